@@ -10,7 +10,7 @@ demo: venv
 	$(BIN)/superopt demo
 
 test: venv
-	$(BIN)/python -m pytest -n $(XDIST)
+	$(BIN)/python -m pytest -n $(XDIST) --dist loadfile
 
 slow: venv
 	$(BIN)/python -m pytest -n $(XDIST) -m slow
@@ -37,9 +37,9 @@ layers: venv
 docs: venv
 	$(BIN)/mkdocs build
 
-# make mutants ROOMS="superopt/store rewrites/egraph" COUNT=5: are the tests of these rooms noticing a changed operator?
+# make mutants: do tests notice a changed operator in 60 lines of the product?  ROOMS="superopt/store" COUNT=5: of a room
 mutants: venv
-	$(BIN)/python -m superopt.lab.mutants $(ROOMS) --count $(or $(COUNT),5) --seed $(or $(SEED),0) $(MUTANTS)
+	$(BIN)/python -m superopt.lab.mutants $(or $(ROOMS),superopt rewrites verifier costmodel) --count $(or $(COUNT),15) --seed $(or $(SEED),0) $(MUTANTS)
 
 check: test lint types layers docs
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from superopt.certify.library import proved_library
+from superopt.machine.shared import paused_collector
 from superopt.machine.switches import plain_kept
 from superopt.store import Store
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the collector of cycles off the modules of all tests, which stay: it would look at them again and again."""
+    with paused_collector():
+        collected = yield
+    gc.collect()
+    gc.freeze()
+    return collected
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ added.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -25,9 +26,10 @@ from costmodel.model.objective import Objective, outside_of, uncertainty_of
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node
+from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import frozen_bytes
-from superopt.kernels.choose.partition import partition
-from superopt.kernels.choose.regions import is_inside
+from superopt.kernels.choose.partition import partition, partition_bodies
+from superopt.kernels.choose.regions import is_inside, runs_of
 from superopt.machine.facts import beyond_caches
 from superopt.machine.rates import NOMINAL
 from superopt.measure.kernels import XLA
@@ -112,14 +114,19 @@ class Own:
         self.backend, self.boundary = backend, backend.boundary
         base = FromMemory(backend, self.boundary.cold_s) if cold else backend
         self.model, self._expand = Measured(base, expand), expand
-        self._parts: dict[Node, tuple[Graph, ...] | None] = {}  # held: each round of a search asks for the same kernels
+        self._parts: dict[
+            Node, Mapping[Graph, int] | None
+        ] = {}  # held: each round of a search asks for the same kernels
 
-    def parts(self, kernel: Graph) -> tuple[Graph, ...] | None:
-        """Return the regions of a kernel that move or compute anything; None if not all in regions or none can run."""
+    def parts(self, kernel: Graph) -> Mapping[Graph, int] | None:
+        """Return how often a kernel runs each region that moves or computes anything.
+
+        None where something outside of loops is in no region, or no region can run.
+        """
         output = kernel.outputs[0]
         if output not in self._parts:
             cut = _regions(expand_graph(kernel, self._expand))
-            runs = cut is not None and (not cut or any(map(self.backend.can_run, cut)))
+            runs = cut is not None and (not cut or any(map(self.backend.can_run, cut)))  # nothing is moved
             self._parts[output] = cut if runs else None
         return self._parts[output]
 
@@ -196,16 +203,17 @@ class Joint:
         whole = [kernel for kernel, cut in zip(kernels, cuts, strict=True) if cut is None]
         by_xla = iter(self.own.boundary.company * self.xla.price(whole) if whole else ())
         return np.array(
-            [next(by_xla) if cut is None else sum(seconds[g.outputs[0]] for g in cut) for cut in cuts], dtype=np.float64
+            [next(by_xla) if cut is None else sum(n * seconds[g.outputs[0]] for g, n in cut.items()) for cut in cuts],
+            dtype=np.float64,
         )
 
     def uncertain_s(self, kernels: Sequence[Graph]) -> PerKernel:
         """Return the seconds by which each price may be off: those of its regions that were not timed."""
         out = np.zeros(len(kernels))
         for i, kernel in enumerate(kernels):
-            for part in (None if self.own is None else self.own.parts(kernel)) or (kernel,):
+            for part, n in ((None if self.own is None else self.own.parts(kernel)) or {kernel: 1}).items():
                 model = self.own.model if self.own is not None and self.is_own(part) else self.xla
-                out[i] += float(model.price([part])[0] * model.uncertainty([part])[0])
+                out[i] += n * float(model.price([part])[0] * model.uncertainty([part])[0])
         return out
 
     def region_s(self, regions: Sequence[Graph], ours: Container[Graph] | None = None) -> PerKernel:
@@ -283,10 +291,16 @@ class Joint:
         if self.own is not None and job.backend == self.own_name:
             self.own.model.seconds.setdefault(job.kernel.outputs[0], np.inf)
 
-    def program_s(self, regions: Sequence[Graph], ours: Container[Graph], apart_s: float = 0.0) -> float:
-        """Return the seconds of a program of these regions, some of them kernels of ours, and of XLA's other work."""
-        dispatch_s = 0.0 if self.own is None or not regions else self.own.boundary.dispatch_s
-        return dispatch_s + float(self.region_s(regions, ours).sum()) + apart_s
+    def program_s(self, runs: Mapping[Graph, int], ours: Container[Graph], apart_s: float = 0.0) -> float:
+        """Return the seconds of a program, some of whose regions are kernels of ours.
+
+        Args:
+            runs: how often a call runs each region.
+            ours: those that are kernels of ours.
+            apart_s: seconds of what is in no region.
+        """
+        dispatch_s = 0.0 if self.own is None or not runs else self.own.boundary.dispatch_s
+        return dispatch_s + float(self.region_s(list(runs), ours) @ np.array([*runs.values()], float)) + apart_s
 
     def by_backend(self, regions: Sequence[Graph], *, timed: bool = True) -> Mapping[str, PerKernel]:
         """Return the seconds of each region by backend, as timed if requested; infinite where it cannot run."""
@@ -297,7 +311,12 @@ class Joint:
         return prices
 
 
-def _regions(kernel: Graph) -> tuple[Graph, ...] | None:
-    if not all(node.op == "input" or is_inside(node) for node in kernel.nodes()):
-        return None
-    return tuple(region.graph for region in partition(kernel) if not region.is_free)
+def _regions(kernel: Graph) -> Counter[Graph] | None:
+    """Return how often a kernel runs each region of it and of the bodies in it; None where there is more to it."""
+    loops = False
+    for node in kernel.nodes():
+        loops = loops or node.op in CONTROL
+        if not (node.op in ("input", "result", *CONTROL) or is_inside(node)):
+            return None
+    runs = runs_of(r for r in (*partition(kernel), *partition_bodies(kernel)) if not r.is_free)
+    return runs if runs or not loops else None

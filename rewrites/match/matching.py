@@ -28,7 +28,7 @@ from rewrites.language.show import unmet
 from rewrites.language.term import Rule, Term, TokenExpr, walk
 from rewrites.match.bind import Binding, bindings, sort_labels
 from rewrites.match.labels import Layout
-from rewrites.match.space import Class, Space, Value, space_of
+from rewrites.match.space import Class, Reference, Space, space_of
 from rewrites.match.walk import VIEWS_PER_EDGE, Goals, Walk, WalkState, patterns_of
 from superopt.errors import RuleError
 from superopt.ir.types import FLOATS, INTEGERS
@@ -65,9 +65,9 @@ class Match:
 
     rule: Rule
     env: Env
-    vars: Mapping[str, tuple[Value, Layout]]
+    vars: Mapping[str, tuple[Reference, Layout]]
     metas: Mapping[str, tuple[str, tuple[tuple[str, Any], ...]]]
-    roots: tuple[tuple[Value, Layout], ...]
+    roots: tuple[tuple[Reference, Layout], ...]
     dtype: str = "float32"
     carried: tuple[Any, Any] = (None, None)
     trail: tuple[Any, ...] = ()
@@ -76,7 +76,7 @@ class Match:
 def matches(
     rule: Rule,
     graph: EGraph | Space,
-    *roots: Value,
+    *roots: Reference,
     stats: MatchStats | None = None,
     prefer: bool = True,
     dtypes: Sequence[str] = FLOATS,
@@ -220,7 +220,7 @@ class _Attempt:
         return all(env.value(e, label) for label in env.axes_of(e))
 
 
-def partners(rule: Rule, eg: EGraph, root: Value) -> Iterator[tuple[Value, ...]]:
+def partners(rule: Rule, eg: EGraph, root: Reference) -> Iterator[tuple[Reference, ...]]:
     """Values for the other roots of a rule: tensors with the op of that root that read an operand of the first root."""
     space = space_of(eg)
     patterns = patterns_of(rule)

@@ -20,7 +20,7 @@ from rewrites.match.flow import IntShape, OpSite
 from superopt.ir.graph import Node, mk, topological
 
 Class: TypeAlias = Any  # int in an e-graph, Node in the IR, or Joined
-Value: TypeAlias = Any  # a reference of the e-graph, or a Node
+Reference: TypeAlias = Any  # a reference of the e-graph, or a Node
 Perm: TypeAlias = "tuple[int, ...] | None"
 Child: TypeAlias = tuple[Class, Perm]
 Space: TypeAlias = "EGraphSpace | IRSpace"
@@ -87,7 +87,7 @@ class EGraphSpace:
             _enter(self, out, Alternative(eg.op_of(enode), site, children, perm, eg.attrs_of(enode), enode))
         return out
 
-    def child(self, value: Value) -> Child:
+    def child(self, value: Reference) -> Child:
         """The class and permutation of a reference."""
         ref = self.eg.find(value)
         p = ref & PERM_MASK
@@ -119,7 +119,7 @@ class EGraphSpace:
         """Number of e-nodes that read a class."""
         return 0 if isinstance(cls, Joined) else len(self.eg.parents(cls))
 
-    def value(self, cls: Class) -> Value:
+    def value(self, cls: Class) -> Reference:
         """The reference of a class in its natural axis order; makes the e-node of a `Joined`."""
         if not isinstance(cls, Joined):
             return self.eg.find(cls << PERM_BITS)
@@ -203,7 +203,7 @@ class IRSpace:
             _enter(self, found, Alternative(cls.op, site, children, None, cls.attrs))
         return found
 
-    def child(self, value: Value) -> Child:
+    def child(self, value: Reference) -> Child:
         """The node below all transposes, and the permutation that they make."""
         if self.verbatim:
             return value, None
@@ -249,7 +249,7 @@ class IRSpace:
         """Number of nodes that read a node."""
         return 0 if isinstance(cls, Joined) else self._readers.get(cls, 0)
 
-    def value(self, cls: Class) -> Value:
+    def value(self, cls: Class) -> Reference:
         """The node itself; makes the node of a `Joined`."""
         if not isinstance(cls, Joined):
             return cls

@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Code, Kernel, Phase
 from superopt.machine.facts import usable_cores
 
+_SEALED = (".kernel", ".verdict")  # endings of the sealed files that `take_over` stores
 _SOURCES = ("kernels", "ir", "backends")  # folders of the package that generate code and hand it over for validation
 KernelParts = tuple[Kernel, Kernel | None]  # the kernel, and the one that packs its frozen operands
 
@@ -70,6 +72,35 @@ def keep(key: str, parts: KernelParts, cache: Path | None = None) -> None:
     """Store kernels under a key."""
     rows = [None if kernel is None else _row(kernel) for kernel in parts]
     _write(_path(key, cache), rows)
+
+
+def hand_over(key: str, folder: Path, cache: Path | None = None) -> list[str]:
+    """Write all that is stored under a key into a folder, for `take_over` elsewhere; return the names of the files.
+
+    Seals are left out: their key does not leave this machine.
+    """
+    path = _path(key, cache)
+    stored = {file.name: unsealed(file) for file in (path, _verdict(key, cache))}
+    for row in _rows(path) or ():
+        if row is not None:
+            name = jit.object_name(str(row["object"]))
+            with suppress(OSError):  # it was deleted since: whoever needs the kernel makes it again
+                stored[name] = (path.parent / name).read_bytes()
+    written = {name: content for name, content in stored.items() if content is not None}
+    for name, content in written.items():
+        (folder / name).write_bytes(content)
+    return list(written)
+
+
+def take_over(files: Mapping[str, bytes], cache: Path | None = None) -> None:
+    """Store files that `hand_over` wrote on another machine, by name, under the seals of this one."""
+    for name, content in files.items():
+        path = (cache or jit.cache_folder()) / Path(name).name
+        if path.name == jit.object_name(path.stem):
+            if jit.find(path.stem, cache) is None:
+                jit.write_beside(path, content)
+        elif path.suffix in _SEALED and unsealed(path) != content:
+            jit.write_beside(path, sealed(path, content))
 
 
 def objects(*kernels: object) -> list[str]:

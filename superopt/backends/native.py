@@ -43,7 +43,7 @@ class Native(Backend):
     """Kernels of our own for the processor at hand (`superopt.backends.protocol`)."""
 
     name = NATIVE
-    searches = True
+    tuner = "superopt.schedules.tune:tune"
 
     @functools.cached_property
     def _known(self) -> NativeModel | None:

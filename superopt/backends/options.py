@@ -29,8 +29,8 @@ from superopt.machine.jitting import jax_jit
 
 _NESTED = "compiler_options"  # the option that JAX's refusal below the top level names
 
-Value = bool | str
-Options = Mapping[str, Value]
+OptionValue = bool | str
+Options = Mapping[str, OptionValue]
 
 LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
 _LIBRARY_DEFAULT = ("INDIVIDUAL_DOT", "REDUCE", "INDIVIDUAL_CONVOLUTION")
@@ -51,7 +51,7 @@ class OptionChoice:
 
     name: str
     reason: str
-    options: tuple[tuple[str, Value], ...] = ()
+    options: tuple[tuple[str, OptionValue], ...] = ()
     library_drops: tuple[str, ...] = ()
     ops: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
@@ -78,9 +78,9 @@ CHOICES = (
 )
 
 
-def options_of(choices: Iterable[OptionChoice]) -> dict[str, Value]:
+def options_of(choices: Iterable[OptionChoice]) -> dict[str, OptionValue]:
     """Return the options of several choices together."""
-    values: dict[str, Value] = {}
+    values: dict[str, OptionValue] = {}
     drops: set[str] = set()
     for choice in choices:
         values.update(choice.options)
@@ -92,18 +92,18 @@ def options_of(choices: Iterable[OptionChoice]) -> dict[str, Value]:
 
 
 @functools.cache
-def _own_values() -> frozenset[tuple[str, Value]]:
+def _own_values() -> frozenset[tuple[str, OptionValue]]:
     """Return every option value that some set of choices has."""
     sets = (c for size in range(len(CHOICES) + 1) for c in itertools.combinations(CHOICES, size))
     return frozenset(option for choices in sets for option in options_of(choices).items())
 
 
-def own(options: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
+def own(options: Mapping[str, Any]) -> tuple[dict[str, OptionValue], dict[str, str]]:
     """Split options into those that are choices of this project, and reasons why the others are left out.
 
     For options that come from a file: XLA has some that write files, change results or end the process.
     """
-    kept: dict[str, Value] = {}
+    kept: dict[str, OptionValue] = {}
     foreign: dict[str, str] = {}
     for name, value in options.items():
         if any(name == n and type(value) is type(v) and value == v for n, v in _own_values()):
@@ -132,9 +132,9 @@ def choices_for(
     return usable, out
 
 
-def accepted(options: Options) -> tuple[dict[str, Value], dict[str, str]]:
+def accepted(options: Options) -> tuple[dict[str, OptionValue], dict[str, str]]:
     """Return the options that the running compiler takes, and the reason for each that it does not."""
-    kept: dict[str, Value] = {}
+    kept: dict[str, OptionValue] = {}
     refused: dict[str, str] = {}
     flags = {flag.split("=")[0].lstrip("-") for flag in os.environ.get("XLA_FLAGS", "").split()}
     for name, value in options.items():
@@ -147,7 +147,7 @@ def accepted(options: Options) -> tuple[dict[str, Value], dict[str, str]]:
 
 
 @functools.cache
-def _refusal(name: str, value: Value) -> str:
+def _refusal(name: str, value: OptionValue) -> str:
     """Return the reason why the compiler refuses an option; an empty string when it takes it."""
     if jax.default_backend() != "cpu":
         return f"{name} is an option of XLA:CPU"

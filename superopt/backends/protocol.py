@@ -126,10 +126,11 @@ class Backend(Priced, Protocol):
     The default methods suit a backend that caches nothing and searches nothing.
 
     Attributes:
-        searches: whether schedules can be searched on the machine at hand.
+        tuner: the function that searches a region's schedules on the machine at hand, as `module:name`; empty where
+            there is none. It is called as `superopt.schedules.tune.tune` is.
     """
 
-    searches: bool = False
+    tuner: str = ""
 
     @property
     def boundary(self) -> Boundary:

@@ -24,7 +24,7 @@ from costmodel.model.card import CardRoofline, card_of
 from costmodel.model.objective import Objective
 from superopt.arrays.placing import Later
 from superopt.backends.lower import LOWER, array_bytes, dtype_of
-from superopt.backends.options import Options, Value, accepted, jit_with
+from superopt.backends.options import Options, OptionValue, accepted, jit_with
 from superopt.backends.packing import packing_of
 from superopt.backends.preparing import pieces_of, run_pieces, taken
 from superopt.backends.protocol import Backend, CompiledRegion, OptionalTrace, TimedCall, traced
@@ -166,7 +166,7 @@ class XlaExecutable:
     """
 
     packed: tuple[Any, ...]
-    options: dict[str, Value]
+    options: dict[str, OptionValue]
     refused: dict[str, str]
 
     def __init__(

@@ -5,13 +5,15 @@ What happens to a candidate (its timings, its check, the reason why it was chose
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from superopt.ir.graph import Graph, every_node
+from superopt.ir.loop_steps import LoopStep
 from superopt.ir.program import Program, original_program
-from superopt.kernels.choose.regions import Region, is_inside
+from superopt.kernels.choose.regions import Region, is_inside, runs_of
 from superopt.kernels.choose.specs import KernelSpec, regions_of
 
 _LEAVES = ("input", "literal")
@@ -36,6 +38,7 @@ class Candidate:
         finalist: name of the search's selection that it computes; empty for other origins.
         regions: all of the program's regions that move or compute anything; none where they are not known.
         kernels: the regions that are our kernels.
+        loops: the steps that took work out of its loops.
         options: compiler options.
         option_names: names of the option choices that `options` came from.
         base: the candidate that is the same with default options; None where this one has default options.
@@ -52,6 +55,7 @@ class Candidate:
     finalist: str = ""
     regions: tuple[Region, ...] = ()
     kernels: tuple[KernelSpec, ...] = ()
+    loops: tuple[LoopStep, ...] = ()
     options: Mapping[str, bool | str] = field(default_factory=dict[str, bool | str])
     option_names: tuple[str, ...] = ()
     base: Candidate | None = None
@@ -70,6 +74,11 @@ class Candidate:
     def changes_nothing(self) -> bool:
         """Whether this is the original itself: no kernel in it, and nothing moved to the prepare part."""
         return self.origin is not Provenance.SEARCH and not self.kernels and not self.program.computes_ahead
+
+    @property
+    def runs(self) -> Counter[Graph]:
+        """How often a call runs each region."""
+        return runs_of(self.regions)
 
     @property
     def form(self) -> str:

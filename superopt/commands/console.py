@@ -23,7 +23,7 @@ from click.core import ParameterSource
 
 from superopt.errors import SuperoptError, UsageError
 from superopt.machine.background import end_with
-from superopt.machine.extras import EXTRA_OF, missing
+from superopt.machine.extras import CORE, EXTRA_OF, missing
 from superopt.machine.interrupts import heard
 
 OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
@@ -145,7 +145,7 @@ def _naming_extras(command: Callable[[], int | None]) -> int | None:
     try:
         return command()
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA_OF:
+        if error.name not in (*EXTRA_OF, *CORE):
             raise
         raise missing(error.name, "this command") from error
 

@@ -43,7 +43,7 @@ _APART = ("report_path", "out", "as_json", "verbose")  # options that say where 
 @click.option(
     "--data-root", type=click.Path(file_okay=False), help="Follow links to a model's data inside this folder."
 )
-@click.option("--ray", "workers", metavar="ADDRESS", help="Ray cluster that searches schedules: HOST:6379, auto.")
+@click.option("--ray", "workers", metavar="ADDRESS", help="Ray cluster that makes and times programs: HOST:6379, auto.")
 @click.option("--random-weights", is_flag=True, help="Replace the model's weights by random ones of the right scale.")
 @click.option("--strict", is_flag=True, help="Exit 5 when nothing was measured to be faster, or an op was opaque.")
 @click.option("--no-store", is_flag=True, help="Neither read nor write the store of earlier results.")

@@ -39,8 +39,8 @@ from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.conditioning import beyond_rounding
 from superopt.measure.exact import LIMIT_LOOP_STEPS, exact_results, loop_steps, neighbours_of, prefix_steps
 from superopt.measure.numerics import computed_in, output_errors
-from superopt.workshop.job import Failure
-from superopt.workshop.process import TIME_OVER, ProcessLimits, Worker
+from superopt.workshop.job import Failure, JobWorker
+from superopt.workshop.process import TIME_OVER, ProcessLimits
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped
@@ -78,7 +78,7 @@ class OriginalRuns:
         frozen: Mapping[str, Any],
         seed: int = 0,
         exact: Imported | None = None,
-        worker: Worker | None = None,
+        worker: JobWorker | None = None,
     ) -> None:
         self.graph, self.live, self.frozen, self.seed, self.exact = graph, live, frozen, seed, exact
         self.worker = worker if serialisable(original_program(graph)) and not is_short(graph) else None
@@ -91,7 +91,9 @@ class OriginalRuns:
         self._first, self._since, self.given_up = threading.Event(), Stopwatch(), False
 
     @classmethod
-    def of(cls, imported: Imported, seed: int = 0, exact: bool = False, worker: Worker | None = None) -> OriginalRuns:
+    def of(
+        cls, imported: Imported, seed: int = 0, exact: bool = False, worker: JobWorker | None = None
+    ) -> OriginalRuns:
         """The runs of an imported function."""
         return cls(
             imported.graph, imported.live_values, imported.frozen_values, seed, imported if exact else None, worker
@@ -172,7 +174,7 @@ class OriginalRuns:
                     return
                 self._take(results, watch.elapsed_s)
 
-    def _called_there(self, worker: Worker, inputs: Sequence[Sequence[Any]]) -> None:
+    def _called_there(self, worker: JobWorker, inputs: Sequence[Sequence[Any]]) -> None:
         program = original_program(self.graph)
         found = ran(program, inputs, self.frozen, worker=worker, end_s=self.end_s, take=self._take)
         over = self.given_up or (found.lost is not None and found.lost.detail == TIME_OVER)

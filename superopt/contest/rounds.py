@@ -25,7 +25,7 @@ from superopt.measure.numerics import computed_in
 from superopt.measure.programs import SLOW_S
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.workshop.job import Failure
+from superopt.workshop.job import Failure, JobWorker
 from superopt.workshop.process import Worker
 
 SHORT_S = 3e-3  # shorter programs differ by a tenth between processes, longer ones by less than `WORTH`
@@ -57,19 +57,20 @@ class Rounds:
     Attributes:
         where: the process in which programs are built and timed.
         apart: short programs are timed in a second process as well.
+        other: that second process, ended with the rounds.
         builds_s: seconds that builds may take beyond the end of the rounds.
         known_s: seconds that a call of the original took earlier, where it is too long for rounds; else 0.
     """
 
     subject: Subject
     request: Request
-    where: Worker
+    where: JobWorker
     apart: bool = True
     builds_s: float = 0.0
     known_s: float = 0.0
+    other: JobWorker = field(default_factory=Worker)  # starts on first use
     _batches: int = 0
     _seen: dict[int, Candidate] = field(default_factory=dict[int, Candidate])
-    _other: Worker = field(default_factory=Worker)  # starts on first use
     _kinds: tuple[str, ...] = field(init=False)  # of the original's outputs
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class Rounds:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._other.close()
+        self.other.close()
 
     @property
     def left_s(self) -> float:
@@ -118,7 +119,7 @@ class Rounds:
         first = base or self.subject.original
         return compare(
             first, entries, self.subject.live, self.subject.frozen, settings,
-            worker=self._other if second else self.where,
+            worker=self.other if second else self.where,
         )  # fmt: skip
 
     def expected_s(self, count: int, series: Series, *, built: bool, base: int = ORIGINAL) -> float:

@@ -225,6 +225,7 @@ def _side(
         ahead: operations that the other side computes ahead of time.
     """
     order = graph.nodes()
+    cut = [region for region in cut if region.root in set(order)]  # bodies of control flow are one box
     constant = _constants(order) - {region.root for region in cut}
     own = {node: -1 - number[node] if node in ahead else number[node] for node in order}
     kernel, at = dict[int, int](), dict[int, _RegionRun]()

@@ -24,7 +24,6 @@ from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
 from rewrites.grow.proof import ProvingEGraph
 from rewrites.language.term import Rule
 from superopt.certify.library import ProvedLibrary, prove_instances
-from superopt.certify.loops import LoopStep
 from superopt.certify.plan import BodyPlan
 from superopt.explore.bodies import body_size, body_sizes, improve_bodies
 from superopt.explore.found import Exploration
@@ -33,6 +32,7 @@ from superopt.explore.loops import opened as opened_loops
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
+from superopt.ir.loop_steps import LoopStep
 from superopt.ir.program import frozen_bytes
 from superopt.machine.budget import LEAST_KERNELS_S, WORTH
 from superopt.machine.deadline import Deadline
@@ -41,7 +41,7 @@ from superopt.search.finalists import Finalist
 from superopt.search.pricing import Pricer
 from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
-from superopt.workshop.process import Worker
+from superopt.workshop.job import JobWorker
 
 _MATCHES = 15_000  # matches per growth without a clock, about 1 ms each; DenseNet-121 has 13,000
 _LEAST_NODE_S = 1e-3  # seconds per node of a body: import, one pass of the rules and a descent take that long
@@ -105,7 +105,7 @@ def explore(
     rules: Sequence[Rule],
     request: Request,
     progress: Callable[[str], None] = lambda line: None,
-    worker: Worker | None = None,
+    worker: JobWorker | None = None,
     made: Sequence[Graph] = (),
     meanwhile: Meanwhile | None = None,
     begun: Begun | None = None,

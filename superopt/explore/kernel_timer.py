@@ -25,8 +25,8 @@ from superopt.measure import KernelTiming, time_kernels
 from superopt.measure.kernels import LEFT_OUT, KernelSettings
 from superopt.search.finalists import rival_kernels
 from superopt.search.search import SearchResult
-from superopt.workshop.job import Failure
-from superopt.workshop.process import Worker
+from superopt.workshop.job import Failure, JobWorker, WorkerDiedError
+from superopt.workshop.scheduler import again_where_lost
 
 _WORTH_TIMING = 0.003  # share of a program's time: ten such kernels make a difference (`budget.WORTH`)
 
@@ -34,7 +34,7 @@ _WORTH_TIMING = 0.003  # share of a program's time: ten such kernels make a diff
 class KernelTimer:
     """Times the kernels that finalists use, in one worker, and corrects the objective by the measurements."""
 
-    def __init__(self, objective: Joint, worker: Worker) -> None:
+    def __init__(self, objective: Joint, worker: JobWorker) -> None:
         self.objective = objective
         self.worker = worker
 
@@ -97,13 +97,14 @@ class KernelTimer:
         left_s = deadline.left_s
         if not jobs or left_s <= 0.0:  # zero would mean no limit
             return 0
-        timings = time_kernels(
-            [job.runs for job in jobs],
-            settings=replace(how or KernelSettings(), footprint=sum(map(frozen_bytes, program))),
-            budget_s=left_s,
-            worker=self.worker,
-            backends=[job.backend for job in jobs],
-        )
+        settings = replace(how or KernelSettings(), footprint=sum(map(frozen_bytes, program)))
+        runs, backends = [job.runs for job in jobs], [job.backend for job in jobs]
+        try:
+            timings = again_where_lost(
+                lambda: time_kernels(runs, settings=settings, budget_s=left_s, worker=self.worker, backends=backends)
+            )
+        except WorkerDiedError:  # several workers were lost: what is not timed is predicted
+            return 0
         for job, found in zip(jobs, timings, strict=True):
             if isinstance(found, Failure) and found.detail != LEFT_OUT:
                 self.objective.refuse(job)

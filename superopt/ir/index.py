@@ -25,7 +25,7 @@ Mono: TypeAlias = "tuple[Atom, ...]"
 Truth: TypeAlias = "bool | Guard"
 
 
-class Value(Protocol):
+class ScalarValue(Protocol):
     """A scalar expression that is read as an index (`superopt.ir.expr.Expr`)."""
 
     @property
@@ -38,7 +38,7 @@ class Value(Protocol):
         """Free symbols."""
         ...
 
-    def substitute(self, mapping: Mapping[Symbol, Size]) -> Value:
+    def substitute(self, mapping: Mapping[Symbol, Size]) -> ScalarValue:
         """Return the expression with symbols replaced."""
         ...
 

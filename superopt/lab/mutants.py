@@ -31,6 +31,7 @@ import click
 from superopt.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
+LAB = ROOT / "superopt" / "lab"
 COPIED = ("superopt", "rewrites", "verifier", "costmodel", "tests", "pyproject.toml", "README.md")
 INSTEAD = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "in": "not in", "not in": "in", "is": "is not",
@@ -176,13 +177,14 @@ def _guards(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) -> list[OperatorMutant]:
-    """A random sample of `count` mutants of each room: of operators, or of guards."""
+    """A random sample of `count` mutants of each room, of operators or of guards; the lab is left out unless named."""
     mutants: list[OperatorMutant] = []
     for room in rooms:
         files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / room]
         every = [
             mutant
             for path in files
+            if LAB not in path.parents or LAB in (ROOT / room, *(ROOT / room).parents)
             for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
             if mutant.is_guard == guards
         ]
@@ -222,7 +224,7 @@ def tried(
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, copy / name)  # with what is compiled
             else:
                 shutil.copy2(source, copy / name)
         for mutant in mutants:

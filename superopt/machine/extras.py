@@ -7,6 +7,8 @@ import importlib
 from superopt.errors import MissingExtraError
 
 EXTRA_OF = {"onnx": "onnx", "cvc5": "cvc5", "optax": "lab", "ray": "ray"}
+CORE = ("jax", "jaxlib", "llvmlite", "scipy")
+"""Packages of superopt itself without which rules are verified all the same."""
 
 
 def need(module: str, purpose: str) -> None:
@@ -28,8 +30,8 @@ def need(module: str, purpose: str) -> None:
 
 
 def missing(module: str, purpose: str) -> MissingExtraError:
-    """Return the error that names the extra which brings this package."""
-    extra = EXTRA_OF[module]
+    """Return the error that names the extra which brings this package; superopt itself, if the package is in `CORE`."""
+    wanted = "superopt" if module in CORE else f"'superopt[{EXTRA_OF[module]}]'"
     return MissingExtraError(
-        f"{purpose} needs the package {module}, which is not installed", hint=f"pip install 'superopt[{extra}]'"
+        f"{purpose} needs the package {module}, which is not installed", hint=f"pip install {wanted}"
     )

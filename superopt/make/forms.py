@@ -34,10 +34,15 @@ def forms_of(found: Exploration) -> list[Candidate]:
         program, stored = found.result.lowering.lower_stored(finalist.selection, found.graph, found.expand)
         name, apart = f"{finalist.name} in kernels", apart_s(found, finalist)
         form = Candidate(
-            name=name, program=program, finalist=finalist.name, apart_s=apart, predicted_s=finalist.predicted_s
+            name=name,
+            program=program,
+            finalist=finalist.name,
+            loops=found.loops,
+            apart_s=apart,
+            predicted_s=finalist.predicted_s,
         )
         form = cut(form, program, stored if found.result.problem.in_kernels else frozenset())
-        forms.setdefault((frozenset(_shares(form).items()), frozenset(_apart_of(form).items())), form)
+        forms.setdefault((frozenset(form.runs.items()), frozenset(_apart_of(form).items())), form)
     order = priced(found.model, list(forms.values()))
     off = found.model.error_of(MOST)
     return [form for form in order if (form.predicted_s or 0.0) <= off * (order[0].predicted_s or math.inf)]
@@ -60,16 +65,16 @@ def that_differ(model: Joint, order: Sequence[Candidate], made: Sequence[Candida
 
 def _apart(model: Joint, form: Candidate, other: Candidate) -> float:
     """Seconds of a form not shared with another one; infinite where ops outside of all regions differ."""
-    here, there = _shares(form), _shares(other)
-    only, every = [*(here - there).elements(), *(there - here).elements()], [*here.elements()]
-    if _apart_of(form) != _apart_of(other) or (only and not every):
+    here, there = form.runs, other.runs
+    only = (here - there) + (there - here)
+    if _apart_of(form) != _apart_of(other) or (only and not here):
         return math.inf
-    return float(model.region_s(only).sum()) / max(float(model.region_s(every).sum()), 1e-12) if only else 0.0
+    return _total_s(model, only) / max(_total_s(model, here), 1e-12) if only else 0.0
 
 
-def _shares(form: Candidate) -> Counter[Graph]:
-    """The regions of a form, counted."""
-    return Counter(region.graph for region in form.regions)
+def _total_s(model: Joint, runs: Counter[Graph]) -> float:
+    """Predicted seconds of regions that run so often."""
+    return sum(n * s for n, s in zip(runs.values(), model.region_s(list(runs)).tolist(), strict=True))
 
 
 def _apart_of(form: Candidate) -> Counter[object]:
@@ -79,8 +84,13 @@ def _apart_of(form: Candidate) -> Counter[object]:
 
 
 def apart_s(found: Exploration, finalist: Finalist) -> float:
-    """Predicted seconds of a program's ops outside of all regions: control flow, opaque operations, other types."""
-    return sum(seconds for kernel, seconds in finalist.kernels if not is_inside(kernel.outputs[0]))
+    """Predicted seconds of a program's ops outside of all regions: opaque operations, other types."""
+    own = found.model.own
+    return sum(
+        seconds
+        for kernel, seconds in finalist.kernels
+        if not is_inside(kernel.outputs[0]) and (own is None or own.parts(kernel) is None)
+    )
 
 
 def own_regions(model: Joint, form: Candidate) -> list[Graph]:
@@ -92,5 +102,4 @@ def _predicted_s(model: Joint, form: Candidate) -> float | None:
     """Predicted seconds of a form, each region on the backend chosen for it; None without any prediction."""
     if model.own is None:
         return form.predicted_s
-    regions = [region.graph for region in form.regions]
-    return model.program_s(regions, set(own_regions(model, form)), form.apart_s)
+    return model.program_s(form.runs, set(own_regions(model, form)), form.apart_s)

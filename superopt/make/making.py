@@ -4,9 +4,11 @@
                               `failed`, with the processor time that it took.
     validate{path, backend}   Validate its machine code: `built` with its schedule, or `failed` where the validation
                               did not finish.
+    take{path}                Store kernels and verdicts of other hosts.
 
 A kernel is compiled, which leaves it in the cache of objects, and run between guard bands of memory.  One that kills
-the process takes nothing else with it.  The verdict of validation on its code is kept beside the object.
+the process takes nothing else with it.  The verdict of validation on its code is kept beside the object.  Both are
+written into the folder of the job as well, for a driver on another machine.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from superopt.backends import mixed
+from superopt.arrays import bundles
+from superopt.backends import made, mixed
 from superopt.backends.protocol import Backend, backend_of, default_trace, for_device
 from superopt.certify.kernels import validated
 from superopt.errors import InputError
@@ -25,7 +28,13 @@ from superopt.ir.text import parse_graph
 from superopt.kernels.schedule.trace import Trace
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.deadline import Stopwatch, process_s
-from superopt.workshop.job import Event
+from superopt.workshop.job import FILES, Event
+
+
+def take(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Store a bundle of files that another machine handed over."""
+    made.take_over({name: content.tobytes() for name, content in bundles.load(Path(request["path"])).items()})
+    yield {"event": "taken"}
 
 
 def load() -> None:
@@ -50,7 +59,9 @@ def _told(work: Callable[[Backend, Graph, Trace], None], request: Mapping[str, A
         graph = parse_graph(text)
         trace = default_trace(backend, graph) if given is None else frozen_trace(given)
         work(backend, graph, trace)
-        said: Event = {"event": "built", "trace": trace}
+        key = backend.key(graph, trace)
+        stored = made.hand_over(key, Path(request["folder"])) if key and request["folder"] else []
+        said: Event = {"event": "built", "trace": trace, FILES: stored}
     except InputError as error:
         said = {"event": "failed", "detail": str(error.args[0])[:300]}
     except Exception as error:  # a candidate may raise anything; it is reported with its cause

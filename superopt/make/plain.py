@@ -13,7 +13,6 @@ region that no default can make, or for which there is no time, is left to XLA.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,8 +27,8 @@ from superopt.certify.kernels import was_validated
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, frozen_cut, split
-from superopt.kernels.choose.partition import cost_of, partition
-from superopt.kernels.choose.regions import Region
+from superopt.kernels.choose.partition import cost_of, partition, partition_bodies
+from superopt.kernels.choose.regions import Region, runs_of
 from superopt.kernels.choose.relayout import channels_last
 from superopt.kernels.choose.specs import KernelSpec, regions_of, specs_of
 from superopt.machine.background import BackgroundCall
@@ -39,7 +38,7 @@ from superopt.make.schedules import ScheduleStage, proved
 from superopt.make.trials import OptionalTrace, Trial, TrialPool, report_rows
 from superopt.report.data import NativeKernel
 from superopt.store import Store
-from superopt.workshop.process import Worker
+from superopt.workshop.job import JobWorker
 from superopt.workshop.scheduler import LOCAL, Executor
 
 _ROUGH = Roofline(uncalibrated(), "uncalibrated")  # orders regions before anything is known of them
@@ -57,9 +56,12 @@ class _Taken:
         """The sums after further kernels."""
         return _Taken(self.operations + operations, self.made_s + made_s, self.proved_s + proved_s)
 
-    def seconds(self, operations: int, processes: int) -> float:
-        """Estimated seconds to make kernels of `operations` ops in so many worker processes, proofs included."""
-        cores = usable_cores()
+    def seconds(self, operations: int, processes: int, here: bool = True) -> float:
+        """Estimated seconds to make kernels of `operations` ops in so many worker processes, proofs included.
+
+        Processes of this machine share its cores with the proofs.
+        """
+        cores = usable_cores() if here else processes + 1
         each_s = max(self.made_s / min(processes, cores), self.proved_s, (self.made_s + self.proved_s) / cores)
         return operations * each_s / max(1, self.operations)
 
@@ -109,7 +111,7 @@ class KernelMaker:
         """The program with its predicted time, if there is a model."""
         if self.model is None:
             return form
-        seconds = self.model.program_s([r.graph for r in form.regions], form.chosen, form.apart_s)
+        seconds = self.model.program_s(form.runs, form.chosen, form.apart_s)
         return replace(form, predicted_s=seconds)
 
     def rows(self, form: Candidate, priced: bool = True) -> tuple[NativeKernel, ...]:
@@ -137,13 +139,13 @@ class KernelMaker:
             return f"{self.backend.name} has no code for it"
         return "no kernel of it could be timed" if self.model and self.model.refused(region.graph) else "faster there"
 
-    def searched(self, form: Candidate, deadline: Deadline, worker: Worker, seed: int) -> Candidate | None:
+    def searched(self, form: Candidate, deadline: Deadline, worker: JobWorker, seed: int) -> Candidate | None:
         """The program with searched schedules where these beat the defaults; None where no searched one does.
 
         Args:
             worker: the process in which kernels are timed.
         """
-        if not self.backend.searches:
+        if not self.backend.tuner:
             return None
         regions = regions_of(form.program.hot, form.kernels)
         pairs = zip(regions, form.kernels, strict=True)
@@ -188,7 +190,8 @@ class KernelMaker:
         """
         model, left = self.model, [region for region in self._left(form) if region.graph not in self._written]
         fresh = [region for region in left if model is None or not model.was_made(region.graph)]
-        return self._taken.seconds(sum(len(region.nodes) for region in fresh), self._pool.batch)
+        operations = sum(len(region.nodes) for region in fresh)
+        return self._taken.seconds(operations, self._pool.batch, self._pool.is_here)
 
     @contextmanager
     def meanwhile(self, regions: Sequence[Graph]) -> Iterator[None]:
@@ -213,7 +216,7 @@ class KernelMaker:
 
     def _compile(self, regions: Sequence[Region], deadline: Deadline) -> None:
         """Make the missing kernels, a batch at a time; prove the schedules of one batch while the next is made."""
-        count = Counter(region.graph for region in regions if region.graph not in self._made)
+        count = runs_of(region for region in regions if region.graph not in self._made)
         example = {region.graph: region for region in regions if region.graph in count}
         seconds = self._seconds(list(count))
         order = [example[g] for g in sorted(count, key=lambda g: -count[g] * seconds[g])]
@@ -292,8 +295,13 @@ def in_regions(name: str, program: Program) -> Candidate:
 
 
 def cut(form: Candidate, program: Program, stored: Set[Node]) -> Candidate:
-    """The form with this program, cut into regions at the stored nodes and wherever a cut is unavoidable."""
-    return replace(form, program=program, regions=tuple(r for r in partition(program.hot, stored) if not r.is_free))
+    """The form with this program, cut into regions at the stored nodes and wherever a cut is unavoidable.
+
+    The regions of bodies of control flow are among them.
+    """
+    outer = {region.root: region for region in partition(program.hot, stored)}
+    inner = {region.root: region for region in partition_bodies(program.hot)}
+    return replace(form, program=program, regions=tuple(r for r in {**inner, **outer}.values() if not r.is_free))
 
 
 def _made(region: Region, found: OptionalTrace | str) -> Trial:

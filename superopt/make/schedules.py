@@ -8,7 +8,6 @@ proved, and run between guard bands of memory.  Then it is timed in rounds with 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -26,17 +25,17 @@ from superopt.errors import InputError
 from superopt.explore.request import Request
 from superopt.ir.graph import Graph
 from superopt.ir.program import frozen_bytes, original_program
-from superopt.kernels.choose.regions import Region
+from superopt.kernels.choose.regions import Region, runs_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.budget import LEAST_S, WORTH
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
 from superopt.make.trials import MOST_PROCESSES, OptionalTrace, Trial, TrialPool
-from superopt.schedules.tune import ScheduleSearch, builders, tune
+from superopt.schedules.tune import ScheduleSearch, TunedSchedule, builders
 from superopt.store import Store
-from superopt.workshop.job import JobWorker, WorkerDiedError
-from superopt.workshop.process import Worker, ended_by_interrupts
-from superopt.workshop.scheduler import LOCAL, Executor, Workers
+from superopt.workshop.job import JobWorker, WorkerDiedError, resolve
+from superopt.workshop.process import ended_by_interrupts
+from superopt.workshop.scheduler import LOCAL, Executor, Workers, again_where_lost
 from verifier.schedules.ledger import ScheduleLedger
 
 
@@ -52,7 +51,7 @@ class ScheduleStage:
     """
 
     pool: TrialPool
-    worker: Worker
+    worker: JobWorker
     seed: int = 0
     store: Store | None = None
     say: Callable[[str], None] = lambda line: None
@@ -73,12 +72,12 @@ class ScheduleStage:
         kernels = dict(made)
         example = {r.graph: r for r in regions}
         weights = sum(frozen_bytes(r.graph) for r in regions)
-        cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
+        cost = {g: n * seconds[g] for g, n in runs_of(regions).items() if g in made}
         with ExitStack() as stack:
             every = builders(Workers(min(MOST_PROCESSES, usable_cores()), self.executor))
             processes = [stack.enter_context(worker) for worker in every]
             with ThreadPoolExecutor(len(processes)) as executor, ended_by_interrupts(processes):
-                list(executor.map(lambda worker: worker.ready(), processes))
+                list(executor.map(lambda worker: again_where_lost(worker.ready), processes))
             count = int(deadline.left_s / LEAST_S)
             order = sorted(cost, key=lambda g: -cost[g])[:count]
             for place, graph in enumerate(order):
@@ -100,7 +99,8 @@ class ScheduleStage:
         self, region: Region, default: Trial, how: ScheduleSearch, processes: Sequence[JobWorker], deadline: Deadline
     ) -> Trial:
         """The kernel of a region with the schedule that a search of its own finds, else the default one."""
-        tuned = tune(region.graph, how, processes=processes, store=self.store)
+        tune = resolve(self.pool.backend.tuner)
+        tuned: TunedSchedule = tune(region.graph, how, processes=processes, store=self.store)
         default = replace(default, candidates=tuned.candidates)
         self.say(
             f"{default.name}: {tuned.candidates} schedules, {1e6 * tuned.seconds:.4g} us;"

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,13 @@ from pathlib import Path
 from costmodel.model.joint import Joint
 from costmodel.model.objective import outside_of
 from superopt.arrays.bundles import scratch_folder
+from superopt.backends.made import take_over
 from superopt.backends.protocol import Backend, for_device
 from superopt.backends.protocol import OptionalTrace as OptionalTrace
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.regions import Region, key_of
+from superopt.kernels.choose.regions import Region, key_of, runs_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.deadline import Deadline
@@ -31,13 +31,14 @@ from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
 from superopt.measure.kernels import XLA
 from superopt.report.data import NativeKernel
-from superopt.workshop.job import Event, Failure, Job, JobKind
+from superopt.workshop.job import FILES, Event, Failure, Job, JobKind
 from superopt.workshop.process import ONE_KERNEL
-from superopt.workshop.scheduler import Workers
+from superopt.workshop.scheduler import LOCAL, Executor, Workshop, alike
 
 _WAIT_S = 0.3  # as long as most kernels take
 MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
 _JOBS = "superopt.make.making"
+_Wanted = tuple[JobKind, Graph, OptionalTrace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +73,31 @@ class Trial:
 class TrialPool:
     """The processes that make kernels, started when there is one to be made; a context manager.
 
+    Those of other machines hand over what they make: objects, and verdicts on them, are stored here and shared.
+
     Attributes:
         backend: the backend that makes kernels; the one for the default device of JAX where none is given.
         spent_s: processor time that all kernels took to make, whatever else computed meanwhile.
     """
 
-    def __init__(self, processes: int | None = None, backend: Backend | None = None) -> None:
+    def __init__(
+        self, processes: int | None = None, backend: Backend | None = None, executor: Executor = LOCAL
+    ) -> None:
         self.backend = backend or for_device()
         count = processes or min(MOST_PROCESSES, usable_cores())
-        self._workshop = Workers(count).workshop(ONE_KERNEL, inline=True, loads=f"{_JOBS}:load")
+        self._executor = executor
+        self._workshop = Workshop(alike(executor.seats(count, ONE_KERNEL, inline=True, loads=f"{_JOBS}:load")))
         self.spent_s = 0.0
 
     @property
     def batch(self) -> int:
         """Number of regions that are made at a time."""
         return len(self._workshop.seats)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the processes are of this machine, and so take cores from this one."""
+        return self._workshop.is_here
 
     def start(self) -> None:
         """Start the processes, without waiting for them."""
@@ -106,8 +117,7 @@ class TrialPool:
         """
         if not self.ready(end_s):
             return ["its process had not started when the time was over"] * len(regions)
-        with scratch_folder(0) as folder:
-            done = self._workshop.done([self._job("make", *one, folder, n) for n, one in enumerate(regions)], end_s)
+        done = self._done([("make", *one) for one in regions], end_s)
         self._count(done.values())
         return [_outcome(done[n]) for n in range(len(regions))]
 
@@ -115,7 +125,7 @@ class TrialPool:
     def meanwhile(
         self, regions: Sequence[Graph], made: Sequence[tuple[Graph, OptionalTrace]] = ()
     ) -> Iterator[dict[Graph, OptionalTrace | str]]:
-        """Make as many of these kernels as there is time for while this process computes, leaving it a core.
+        """Make as many of these kernels as there is time for while this process computes, leaving it a core here.
 
         Then validate the machine code of those that were made; the verdicts are kept on disk.  The mapping that is
         yielded has, after the end of the block, the schedule of each kernel that was made, or why there is none.  Jobs
@@ -123,18 +133,15 @@ class TrialPool:
         """
         outcomes: dict[Graph, OptionalTrace | str] = {}
         halted = threading.Event()
-        wanted: list[tuple[JobKind, Graph, OptionalTrace]] = []
+        wanted: list[_Wanted] = []
         for region in regions:
             wanted.append(("make", region, None))
         for region, trace in made:
             wanted.append(("validate", region, trace))
 
         def work() -> dict[int, list[Event] | Failure]:
-            if not wanted or usable_cores() == 1:
-                return {}
-            with scratch_folder(0) as folder:
-                jobs = [self._job(*one, folder, n) for n, one in enumerate(wanted)]
-                return self._workshop.done(jobs, halted=halted.is_set, most=usable_cores() - 1)
+            most = usable_cores() - 1 if self.is_here else self.batch
+            return self._done(wanted, halted=halted.is_set, most=most) if wanted and most else {}
 
         making = BackgroundCall(work)
         try:
@@ -147,11 +154,30 @@ class TrialPool:
             self._count(kernels.values())
             outcomes |= {regions[n]: _outcome(result) for n, result in kernels.items()}
 
-    def _job(self, kind: JobKind, region: Graph, trace: OptionalTrace, folder: str, number: int) -> Job:
+    def _done(
+        self,
+        wanted: Sequence[_Wanted],
+        end_s: float = math.inf,
+        *,
+        halted: Callable[[], bool] = lambda: False,
+        most: int | None = None,
+    ) -> dict[int, list[Event] | Failure]:
+        """Do jobs, as `Workshop.done` does; store what they hand over, and share it with other hosts."""
+        with scratch_folder(0) as folder, scratch_folder(0) as into:
+            jobs = [self._job(*one, folder, into, n) for n, one in enumerate(wanted)]
+            done = self._workshop.done(jobs, end_s, halted=halted, most=most)
+            ended = [result[0] for result in done.values() if not isinstance(result, Failure)]
+            files = {name: (Path(into) / name).read_bytes() for event in ended for name in event.get(FILES, ())}
+        if files:
+            take_over(files)
+            self._executor.share(f"{_JOBS}:take", files)
+        return done
+
+    def _job(self, kind: JobKind, region: Graph, trace: OptionalTrace, folder: str, into: str, number: int) -> Job:
         """The job that makes or validates the kernel of a region, described in a file of the folder."""
         path = Path(folder) / f"{number}.json"
         path.write_text(json.dumps([print_graph(region), trace]), encoding="utf-8")
-        return Job(kind, f"{_JOBS}:{kind}", {"backend": self.backend.name}, {"path": str(path)})
+        return Job(kind, f"{_JOBS}:{kind}", {"backend": self.backend.name}, {"path": str(path)}, into)
 
     def _count(self, results: Iterable[list[Event] | Failure]) -> None:
         self.spent_s += sum(result[0]["seconds"] for result in results if not isinstance(result, Failure))
@@ -192,7 +218,8 @@ def report_rows(
         model: prices them.
     """
     rows: list[NativeKernel] = []
-    graphs = list(dict.fromkeys(region.graph for region in regions))
+    runs = runs_of(regions)
+    graphs = list(runs)
     known = {} if model is None or not graphs else model.by_backend(graphs, timed=False)
     predicted_ms = {
         name: {g: 1e3 * s for g, s in zip(graphs, seconds.tolist(), strict=True) if s < math.inf}
@@ -204,7 +231,7 @@ def report_rows(
         name: {g: 1e3 * s for g in graphs if (s := timed.seconds.get(g.outputs[0], math.inf)) < math.inf}
         for name, timed in ({} if model is None else model.models).items()
     }
-    for graph, n in Counter(region.graph for region in regions).items():
+    for graph, n in runs.items():
         trial = tried.get(graph)
         if trial is None:
             continue

@@ -35,12 +35,25 @@ from superopt.measure.numerics import computed_in
 from superopt.measure.result import Comparison, EntryPoint, Timing
 from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, compare_events
 from superopt.measure.stats import paired_ratio
-from superopt.workshop.job import Event, Failure, Job, OutputError, WorkerDiedError, resolve
+from superopt.workshop.job import (
+    FILES,
+    LOST,
+    MOST_LOSSES,
+    Event,
+    Failure,
+    Job,
+    JobWorker,
+    OutputError,
+    WorkerDiedError,
+    resolve,
+)
 from superopt.workshop.process import Worker
+from superopt.workshop.scheduler import again_where_lost
 
 BACKEND = "superopt.backends.xla:build"
 CLOSED = "superopt.backends.xla:as_jitted"  # builds programs whose closed-over arrays are constants
 KERNELS = "superopt.backends.mixed:build"  # builds programs with kernels of other backends in them
+COMPARES, CALLS = "compare_programs", "call_program"  # jobs of `superopt.measure.programs`
 LEFT_BEHIND = "a call had not ended when the time was over, and is left to end by itself: it is of the calling process"
 Timeable = Candidate | Program | EntryPoint | Callable[..., Any]
 
@@ -52,7 +65,7 @@ def compare(
     frozen: Mapping[str, Any] | None = None,
     settings: ComparisonSettings | None = None,
     *,
-    worker: Worker | None = None,
+    worker: JobWorker | None = None,
     backend: str = BACKEND,
 ) -> Comparison:
     """Check candidates against a reference and time them interleaved with it.
@@ -87,11 +100,11 @@ def compare(
         notes = (*notes, LEFT_BEHIND) if left else notes
         return record.comparison(seed, isolated=False, notes=notes)
     with arrays.scratch_folder(_nbytes((*inputs, *frozen.values()))) as folder:
-        request = _request(reference, candidates, inputs, frozen, settings, backend, Path(folder))
+        job = _job(reference, candidates, inputs, frozen, settings, backend, Path(folder))
         if worker is not None:
-            return _with_worker(worker, request, len(candidates), seed, settings.end_s)
+            return _with_worker(worker, job, len(candidates), seed, settings.end_s)
         with Worker() as own:
-            return _with_worker(own, request, len(candidates), seed, settings.end_s)
+            return _with_worker(own, job, len(candidates), seed, settings.end_s)
 
 
 @dataclass(slots=True)
@@ -116,7 +129,7 @@ def ran(
     inputs: Sequence[Sequence[Any]],
     frozen: Mapping[str, Any],
     *,
-    worker: Worker,
+    worker: JobWorker,
     end_s: float = math.inf,
     take: Callable[[list[np.ndarray], float], object] = lambda results, seconds: None,
 ) -> Ran:
@@ -133,19 +146,24 @@ def ran(
     result = Ran()
     every = [x for given in inputs for x in given]
     with arrays.scratch_folder(_nbytes((*every, *frozen.values()))) as name:
-        folder = Path(name)
-        request = _request(program, (), every, frozen, ComparisonSettings(), BACKEND, folder)
-        keys = iter(request["inputs"])
-        request |= {"inputs": [[next(keys) for _ in given] for given in inputs]}
-        try:
-            for event in worker.request(Job("compare", "superopt.measure.programs:call_program", request), end_s):
+        job = _job(program, (), every, frozen, ComparisonSettings(), BACKEND, Path(name), call=CALLS)
+        keys = iter(job.data["inputs"])
+        lists = [[next(keys) for _ in given] for given in inputs]
+
+        def rest() -> None:
+            """Call it on the inputs without results."""
+            left = replace(job, data={**job.data, "inputs": lists[len(result.results) :]})
+            for event in worker.request(left, end_s):
                 if event["event"] == "failed":
                     result.raised = (event["cause"], event["detail"])
                     continue
-                at = folder / f"arrays{len(result.results)}"
-                result.results.append([np.array(x) for x in arrays.load(at).values()])
+                at, *_ = event[FILES]
+                result.results.append([np.array(x) for x in arrays.load(Path(name) / at).values()])
                 result.seconds.append(event["seconds"])
                 take(result.results[-1], result.seconds[-1])
+
+        try:
+            again_where_lost(rest)
         except WorkerDiedError as death:
             result.lost = death.failure
     return result
@@ -271,25 +289,30 @@ class _Record:
         return Timing(samples, ratio, errors, ready["build_s"], ready["calls"], index in self.pruned)
 
 
-def _with_worker(worker: Worker, request: dict[str, Any], count: int, seed: int, end_s: float = math.inf) -> Comparison:
+def _with_worker(worker: JobWorker, job: Job, count: int, seed: int, end_s: float = math.inf) -> Comparison:
     failures: dict[int, Failure] = {}
+    losses = 0
     while True:
         record = _Record(count, failures)
-        wanted = {i: spec for i, spec in request["candidates"].items() if int(i) not in failures}
+        wanted = {i: spec for i, spec in job.data["candidates"].items() if int(i) not in failures}
         try:
-            job = Job("compare", "superopt.measure.programs:compare_programs", {**request, "candidates": wanted})
-            record.absorb(worker.request(job, end_s))
+            record.absorb(worker.request(replace(job, data={**job.data, "candidates": wanted}), end_s))
         except WorkerDiedError as death:
             if time.monotonic() >= end_s:  # no candidate is to blame; the timings so far count
                 return record.comparison(seed, isolated=True, notes=(death.failure.detail,))
-            failures[record.busy_with] = death.failure
-            if record.busy_with == REFERENCE:
+            lost = death.failure.cause == LOST
+            losses += lost
+            if lost and losses < MOST_LOSSES:
+                continue
+            blamed = REFERENCE if lost else record.busy_with
+            failures[blamed] = death.failure
+            if blamed == REFERENCE:
                 return record.comparison(seed, isolated=True)
             continue
         return record.comparison(seed, isolated=True)
 
 
-def _request(
+def _job(
     reference: Timeable,
     candidates: Sequence[Timeable],
     inputs: Sequence[Any],
@@ -297,10 +320,13 @@ def _request(
     settings: ComparisonSettings,
     backend: str,
     folder: Path,
-) -> dict[str, Any]:
-    """Return a comparison as data for a worker; arrays that it needs are written into the folder."""
+    *,
+    call: str = COMPARES,
+) -> Job:
+    """Return a comparison as a job; arrays that it needs are written into the folder, files of placed ones go along."""
     bundle: dict[str, np.ndarray] = {}
-    placed: dict[str, placing.Place] = {}
+    placed: dict[str, tuple[Any, ...]] = {}
+    files: dict[str, str] = {}  # path of a file of placed arrays -> its name in the data
     keys: dict[int, str] = {}
 
     def key_of(value: Any) -> str:
@@ -310,11 +336,10 @@ def _request(
             if place is None:
                 bundle[key] = np.asarray(value)
             else:
-                placed[key] = place
+                placed[key] = (files.setdefault(place[0], f"placed {len(files)}"), *place[1:])
         return keys[id(value)]
 
-    request = {
-        "arrays": str(folder / "arrays"),
+    data = {
         "placed": placed,
         "inputs": [key_of(x) for x in inputs],
         "frozen": {name: key_of(x) for name, x in frozen.items()},
@@ -324,7 +349,8 @@ def _request(
         "candidates": {str(i): _spec(c, key_of) for i, c in enumerate(candidates)},
     }
     arrays.save(folder / "arrays", bundle)
-    return request
+    paths = {"arrays": str(folder / "arrays")} | {name: path for path, name in files.items()}
+    return Job("compare", f"superopt.measure.programs:{call}", data, paths, str(folder))
 
 
 def _spec(candidate: Timeable, key_of: Callable[[Any], str]) -> dict[str, Any]:

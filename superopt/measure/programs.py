@@ -24,10 +24,10 @@ from superopt.measure import kernels, session
 from superopt.measure.conditioning import Exact
 from superopt.measure.exact import exact_results_of
 from superopt.measure.numerics import Tolerance
-from superopt.workshop.job import Event, resolve
+from superopt.workshop.job import FILES, Event, resolve
 
-SLOW_S = 0.5  # programs that took longer to build are kept for later comparisons: so many, of so many bytes
-_MOST_KEPT, _MOST_BYTES = 12, 1 << 30
+SLOW_S = 0.5  # programs that took longer to build are kept for later comparisons
+_MOST_KEPT, _MOST_BYTES = 12, 1 << 30  # of these, and of their weights: a contest has five, the best with options
 _KEPT: dict[str, session.Kept] = {}
 
 
@@ -50,7 +50,9 @@ def call_program(request: Mapping[str, Any]) -> Iterator[Event]:
     inputs = [made.values(keys) for keys in request["inputs"]]
     for number, event in enumerate(session.run_events(made.maker(request["reference"]), inputs)):
         if "outputs" in event:
-            arrays.save(Path(f"{request['arrays']}{number}"), {str(i): x for i, x in enumerate(event.pop("outputs"))})
+            name = f"results{number}"
+            arrays.save(Path(request["folder"]) / name, {str(i): x for i, x in enumerate(event.pop("outputs"))})
+            event[FILES] = [name, f"{name}.json"]
         yield event
     made.release()
 
@@ -60,7 +62,7 @@ class _Request:
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._backend, self._placed = request["backend"], request["placed"]
-        placed = {key: placing.placed(at) for key, at in self._placed.items()}
+        placed = {key: placing.placed((request[file], *at)) for key, (file, *at) in self._placed.items()}
         self._bundle = arrays.load(Path(request["arrays"])) | placed
         self._frozen = {name: self._bundle[key] for name, key in request["frozen"].items()}
         self._digest = functools.cache(lambda: _digest(self._frozen))

@@ -17,7 +17,7 @@ from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.session import FIRST, Session, for_rounds_s
 from superopt.pipeline.state import RunState
-from superopt.workshop.process import Worker
+from superopt.workshop.job import JobWorker
 
 
 def run_original(session: Session, state: RunState) -> RunState:
@@ -85,7 +85,7 @@ def join_ahead(session: Session, state: RunState) -> RunState:
 
 
 def built_in(
-    worker: Worker, imported: Imported, entries: Sequence[Candidate], whole: Deadline, known_s: float
+    worker: JobWorker, imported: Imported, entries: Sequence[Candidate], whole: Deadline, known_s: float
 ) -> tuple[float, float]:
     """Have the comparing worker build the original, then these programs; it keeps those that are slow to build.
 

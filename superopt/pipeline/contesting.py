@@ -51,7 +51,7 @@ def hold_contest(session: Session, state: RunState) -> RunState:
     entries = [session.entered(entry) for entry in entries]
     known_s = session.known_s(for_rounds_s(state.limits))
     subject, apart = Subject.of(session.imported), not state.hurried
-    with Rounds(subject, request, session.worker, apart, known_s=known_s) as rounds:
+    with Rounds(subject, request, session.worker, apart, known_s=known_s, other=session.second) as rounds:
         said = contest(rounds, entries, session.clock.say, ledger=session.ledger)
     chosen = [decided(said, number, judged) for number in said.order]
     first = chosen[0].candidate if chosen else None
@@ -70,7 +70,7 @@ def _with_gains(session: Session, state: RunState, winner: Chosen, said: Outcome
     assert finalist is not None
     session.clock.say("timing the winner without its most important rules")
     try:
-        with Rounds(Subject.of(session.imported), request, session.worker) as rounds:
+        with Rounds(Subject.of(session.imported), request, session.worker, other=session.second) as rounds:
             gains = measured_gains(rounds, state.found, finalist, winner.candidate.options, said.final)
     except KeyboardInterrupt:
         return replace(winner, interrupted=True)

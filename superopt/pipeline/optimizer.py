@@ -61,7 +61,8 @@ from superopt.returned.remember import is_in_doubt, recall, run_key
 from superopt.store import Store
 from superopt.workshop import forks
 from superopt.workshop.cluster import executor_at
-from superopt.workshop.process import ONE_KERNEL, Worker
+from superopt.workshop.process import ONE_KERNEL
+from superopt.workshop.scheduler import sole_worker
 from verifier.verdict import EXACTNESS
 
 if TYPE_CHECKING:
@@ -150,9 +151,11 @@ def optimize(
             the original is faster beyond doubt, that is returned.  With `deterministic` nothing is timed.
         data_root: a folder inside which symbolic links to the external data of a model are followed.
         progress: called with one line per stage.
-        workers: address of a Ray cluster whose hosts search schedules: `ray://HOST:10001`, `HOST:6379` or `auto`.
+        workers: address of a Ray cluster whose hosts make, validate and time programs, as far as they have the
+            processor and the versions of this machine: `ray://HOST:10001`, `HOST:6379` or `auto`.
 
     Raises:
+        InputError: no host of the cluster is like this machine.
         UsageError: the budget is not positive, options do not go together, or no cluster is at the address.
         ArgumentError: arguments are not arrays, or do not fit.
         ModelFileError: the model cannot be read.
@@ -214,10 +217,12 @@ def optimize(
         asked = imported
         imported = fallback.around("the file of the weights", lambda: shelf.imported(asked), asked)
         executor = stack.enter_context(executor_at(workers))
-        worker, pool = Worker(), TrialPool(backend=backend)
-        kernels_alone = Worker(ONE_KERNEL, inline=True)
-        stack.callback(fallback.around, "the end of processes", worker.end, None)
-        stack.callback(fallback.around, "the end of processes", kernels_alone.end, None)
+        worker, second, kernels_alone = (
+            sole_worker(executor), sole_worker(executor), sole_worker(executor, ONE_KERNEL, inline=True)
+        )  # fmt: skip
+        pool = TrialPool(backend=backend, executor=executor)
+        for process in (worker, second, kernels_alone):
+            stack.callback(fallback.around, "the end of processes", process.end, None)
         stack.callback(fallback.around, "the end of processes", pool.close, None)
         maker = fallback.around(
             "the maker of kernels",
@@ -230,7 +235,7 @@ def optimize(
         request = request.within(limits.deadline(clock.begin_s))
         session = Session(
             imported=imported, request=request, worker=worker,
-            runs=OriginalRuns.of(imported, seed, request.exact, worker), store=archive,
+            second=second, runs=OriginalRuns.of(imported, seed, request.exact, worker), store=archive,
             pool=pool, alone=kernels_alone, maker=maker, clock=clock, fallback=fallback,
             ledger=ledger, budget=limits, whole=deadline, model=model,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from superopt.make.plain import KernelMaker
 from superopt.make.trials import TrialPool
 from superopt.report.data import StageTime
 from superopt.store import Store
-from superopt.workshop.process import Worker
+from superopt.workshop.job import JobWorker
 
 Progress = Callable[[str], None]
 
@@ -87,6 +87,7 @@ class Session:
 
     Attributes:
         worker: the process that compares programs.
+        second: another one, for programs whose times differ between processes.
         runs: runs of the original, which checks compare candidates with.
         store: earlier results; None without a store.
         pool: processes that make kernels.
@@ -99,11 +100,12 @@ class Session:
 
     imported: Imported
     request: Request
-    worker: Worker
+    worker: JobWorker
+    second: JobWorker
     runs: OriginalRuns
     store: Store | None
     pool: TrialPool
-    alone: Worker
+    alone: JobWorker
     maker: KernelMaker | None
     clock: Clock
     fallback: Fallback
@@ -141,7 +143,7 @@ class Session:
         call_s = self.runs.call_s
         return 0.0 if rounds_fit(call_s, left_s) and not self.runs.given_up else call_s
 
-    def end(self, *processes: Worker | TrialPool) -> None:
+    def end(self, *processes: JobWorker | TrialPool) -> None:
         """End processes that are done, before the next stage needs memory for the weights."""
         for one in processes:
             self.fallback.around("the end of processes", one.close, None)

@@ -11,7 +11,7 @@ from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S, parse_budget
 from superopt.machine.deadline import HALF, Stopwatch
 
 DEFAULT_BUDGET = "60s"
-_SILENT_MS = 3000
+SILENT_MS = 3000
 _LOG = logging.getLogger("superopt")
 
 
@@ -48,7 +48,7 @@ class Shares:
     def spending(self, what: str, share: str | float) -> Iterator[None]:
         """Count the time of the block against the budget, and print a line if it is long."""
         end = f", for {share:.3g} s at most" if isinstance(share, float) else ""
-        line = threading.Timer(_SILENT_MS / 1000, _LOG.warning, (f"superopt.jit: optimising {what}{end}",))
+        line = threading.Timer(SILENT_MS / 1000, _LOG.warning, (f"superopt.jit: optimising {what}{end}",))
         line.daemon = True
         line.start()
         watch = Stopwatch()

@@ -32,7 +32,7 @@ import numpy as np
 
 from superopt.arrays.bundles import dtype
 from superopt.arrays.placing import Later, aligned, pieces, release
-from superopt.backends.options import Value, own
+from superopt.backends.options import OptionValue, own
 from superopt.certify.plan import Plan, read_plan
 from superopt.errors import InputError
 from superopt.files.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
@@ -88,7 +88,7 @@ class Saved:
     frozen: tuple[tuple[int, str, str], ...]
     constants: Mapping[str, str]
     report: Mapping[str, Any]
-    options: Mapping[str, Value]
+    options: Mapping[str, OptionValue]
     foreign: Mapping[str, str]
     kernels: tuple[KernelSpec, ...]
     in_tree: Structure

@@ -5,7 +5,7 @@ turns it into the trace of primitives that `superopt.kernels.schedule` replays. 
 
 - Contractions have the decisions of a register tile: rows and vectors, order and blocking of the sum, packing of each
   operand, size and order of tasks.
-- Chains of two contractions have those of both tiles and of a task.
+- Chains of two contractions, and products between two transforms, have those of which the default schedule is made.
 - Every other stage has those of a loop nest: order, tasks, vectors at a time, row cache.
 
 Options that cannot run well are left out before anything is built: tiles that need more registers than there are, tasks
@@ -20,26 +20,17 @@ import functools
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol, coefficient, row_major
-from superopt.kernels.choose import transforms
-from superopt.kernels.choose.chains import (
-    ChainDecisions,
-    Parted,
-    built,
-    chosen,
-    first_tile,
-    options,
-    parted,
-    second_tile,
-    taken,
-)
+from superopt.kernels.choose.chains import chain
+from superopt.kernels.choose.decisions import ScheduleDecision, SchedulePoint, StageDecisions, decided
 from superopt.kernels.choose.defaults import default_trace
+from superopt.kernels.choose.transforms import transformed
 from superopt.kernels.emit.options import Knobs
 from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import Contraction, analyse
@@ -50,35 +41,10 @@ from superopt.kernels.schedule.tensorizing import ContractionDecisions, decision
 from superopt.kernels.schedule.trace import Steps as Steps
 from superopt.kernels.schedule.trace import apply
 
-SchedulePoint = Mapping[str, Any]
 _PLAIN = ContractionDecisions()
 _FEW_ROWS = 16  # rows of products that read each panel once
 _WRITTEN_OUT = 64  # steps of a reduction that may be written out
 _LEAST_WORK = 20_000  # multiplications of a task below which splitting costs more than it brings
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleDecision:
-    """A decision of a schedule, its options, and the one that the default schedule takes."""
-
-    name: str
-    options: tuple[Any, ...]
-    default: Any
-
-
-@dataclass(frozen=True, slots=True)
-class StageDecisions:
-    """The decisions of one stage.
-
-    Attributes:
-        stage: its name.
-        decisions: all of them, each independent of the others.
-        steps: maps an option per decision, by name, to the primitives that take them.
-    """
-
-    stage: str
-    decisions: tuple[ScheduleDecision, ...]
-    steps: Callable[[SchedulePoint], Steps]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +54,8 @@ class ScheduleSpace:
     Attributes:
         unscheduled: the program that traces apply to.
         base: the default schedule.
-        prefix: its steps that put a part of a stage into a stage of its own.
+        prefix: its steps that take stages apart.
+        after: its steps behind those of all stages.
     """
 
     unscheduled: LoopProgram
@@ -96,6 +63,7 @@ class ScheduleSpace:
     threads: int
     base: Steps
     prefix: Steps
+    after: Sequence[list[Any]] = ()
 
     @property
     def decisions(self) -> dict[str, ScheduleDecision]:
@@ -140,7 +108,7 @@ class ScheduleSpace:
         for part in self.stages:
             own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
             steps += part.steps(own)
-        return steps
+        return steps + [list(step) for step in self.after]
 
 
 # ---- of a program
@@ -153,12 +121,14 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
     """
     cpu = cpu or host()
     base: Steps = [_listed(step) for step in default_trace(program, cpu, threads)]
-    name = program.stages[-1].buffer
-    part = _transform_space(program, cpu, threads, base) or (
-        _chain_space(program, name, cpu, threads, base) if len(program.stages) == 1 else None
-    )
-    if part is not None:
-        return ScheduleSpace(program, (part,), threads, base, [])
+    whole = transformed(program, cpu, threads)
+    if whole is None and len(program.stages) == 1:
+        whole = chain(program, program.stages[0].buffer, cpu, threads)
+    made = None if whole is None else whole.default()
+    if whole is not None and made is not None:
+        steps, after = base[: len(made[1])], base[len(made[1]) :]
+        if steps == [_listed(step) for step in made[1]] and all(step[0] == "set_knob" for step in after):
+            return ScheduleSpace(program, (whole.decisions,), threads, base, whole.prefix, after)
     try:
         space = _around(program, cpu, threads, base)
         if digest(apply(program, space.trace(space.start))) == digest(apply(program, base)):
@@ -194,19 +164,6 @@ def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Steps) -> Schedu
 
 def _listed(x: Any) -> Any:
     return [_listed(y) for y in x] if isinstance(x, list | tuple) else x
-
-
-def _with(options: Sequence[Any], start: Any) -> tuple[Any, ...]:
-    """Return options extended by one that must be among them, numbers in their order."""
-    if start in options:
-        return tuple(options)
-    numbers = all(isinstance(x, int) for x in (*options, start))
-    return tuple(sorted((*options, start))) if numbers else (start, *options)
-
-
-def _decided(options: Mapping[str, Sequence[Any]], start: Mapping[str, Any]) -> tuple[ScheduleDecision, ...]:
-    """Return decisions with these options, to which that of the default schedule is added."""
-    return tuple([ScheduleDecision(name, _with(values, start[name]), start[name]) for name, values in options.items()])
 
 
 # ---- contractions
@@ -258,7 +215,7 @@ def _contraction_space(
     others = {*options, "intrinsic", "rows", "vectors", "tasks"}
     fixed = tuple([(name, value) for name, value in pairs_of(chosen or _PLAIN) if name not in others])
     tiling = _Tiling(stage.buffer, found, kind, cpu, fixed, tuple(after), start["split"])
-    return StageDecisions(stage.buffer, _decided(options, start), tiling.steps)
+    return StageDecisions(stage.buffer, decided(options, start), tiling.steps)
 
 
 def _start_of(
@@ -468,7 +425,7 @@ def _nest_space(program: LoopProgram, stage: Stage, threads: int, chosen: Mappin
     if any(e.kind == "where" for e in parts):
         options["cut"] = (1, 0)
     options |= {name: (value,) for name, value in chosen.items() if name not in options}
-    return StageDecisions(stage.buffer, _decided(options, start), functools.partial(_nest_steps, stage))
+    return StageDecisions(stage.buffer, decided(options, start), functools.partial(_nest_steps, stage))
 
 
 def _strided(program: LoopProgram, e: Expr, lane: Symbol) -> bool:
@@ -499,108 +456,3 @@ def _nest_steps(stage: Stage, point: SchedulePoint) -> Steps:
         for name, value in point.items()
         if name not in dead and value != getattr(plain, name)
     ]
-
-
-# ---- products between two transforms
-
-
-def _transform_space(program: LoopProgram, cpu: Cpu, threads: int, base: Steps) -> StageDecisions | None:
-    """Return the decisions of a product between two transforms of this default schedule; None for other programs."""
-    parts = transforms.parted(program, cpu)
-    if parts is None:
-        return None
-    sizes, default = parts.sizes, transforms.chosen(parts.sizes, cpu, threads)
-    if base != [_listed(step) for step in transforms.built(parts, default)[1]]:
-        return None
-    start = {
-        "block": default.block, "columns": default.columns, "tile": (default.vectors, default.rows),
-        "unroll": default.unroll,
-    }  # fmt: skip
-    options: dict[str, Sequence[Any]] = {
-        "block": transforms.blocks(sizes),
-        "columns": [n for n in range(sizes.lanes, sizes.columns + 1, sizes.lanes) if sizes.columns % n == 0],
-        "tile": transforms.tiles(sizes, cpu),
-        "unroll": (1, 2, 4, 8),
-    }
-    return StageDecisions(
-        parts.stages[-1], _decided(options, start),
-        lambda point: transforms.built(parts, _transform_decisions(point))[1],
-    )  # fmt: skip
-
-
-def _transform_decisions(point: SchedulePoint) -> transforms.TransformDecisions:
-    vectors, rows = point["tile"]
-    return transforms.TransformDecisions(point["block"], point["columns"], rows, vectors, point["unroll"])
-
-
-# ---- chains
-# What a chain is taken apart into does not depend on decisions, and the order of its steps only on the rows of a task:
-# for each number of them the steps are made once, and a point puts its tiles into them.
-
-
-def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: Steps) -> StageDecisions | None:
-    """Return the decisions of a chain whose default schedule begins with these steps; None where the stage is none.
-
-    Args:
-        program: the unscheduled program.
-        name: the stage.
-        cpu: the target CPU.
-        threads: number of threads a call may use.
-        base: the default schedule of the program; its steps after the chain set knobs of stages.
-    """
-    parts = parted(program, name, cpu)
-    default = None if parts is None else chosen(parts.sizes, cpu, threads)
-    space = None if parts is None or default is None else built(parts, default)
-    if parts is None or default is None or space is None:
-        return None
-    after = base[len(space[1]) :]
-    if base[: len(space[1])] != space[1] or any(step[0] != "set_knob" for step in after):
-        return None
-    named = options(parts.sizes, cpu, threads)
-    start = _point(default)
-    steps: dict[int, Steps] = {default.block: space[1]}
-    for block in {block for block, _ in named["queries"]} - {default.block}:
-        made = built(parts, ChainDecisions(block, 1, 1, 1))
-        if made is not None:
-            steps[block] = made[1]
-    named["queries"] = tuple([x for x in named["queries"] if x[0] in steps])
-    decisions = tuple([
-        ScheduleDecision(k, values if start[k] in values else (start[k], *values), start[k])
-        for k, values in named.items()
-    ])  # fmt: skip
-    return StageDecisions(name, decisions, functools.partial(_chain_steps, parts, steps, tuple(after)))
-
-
-def _chain_steps(parts: Parted, steps: Mapping[int, Steps], after: Sequence[list[Any]], point: SchedulePoint) -> Steps:
-    """Return the steps of a point.
-
-    Args:
-        parts: the chain.
-        steps: its steps for each number of rows of a task, whatever its tiles are.
-        after: steps of the default schedule that set knobs of stages.
-        point: an option per decision.
-
-    Raises:
-        InputError: the chain has no schedule with so many rows to a task.
-    """
-    decisions = chain_decisions(parts, point)
-    if decisions.block not in steps:
-        raise InputError(f"stage {parts.name} has no schedule with {decisions.block} rows to a task")
-    retiled = [_retiled(parts, decisions, step) if step[0] == "tensorize" else step for step in steps[decisions.block]]
-    return [list(step) for step in (*retiled, *after)]
-
-
-def _retiled(parts: Parted, decisions: ChainDecisions, step: Sequence[Any]) -> list[Any]:
-    if step[1] == parts.name:
-        return ["tensorize", step[1], second_tile(parts, decisions)]
-    row = dict(step[2])["rows"][0][0]
-    return ["tensorize", step[1], first_tile(parts, decisions, row)]
-
-
-def chain_decisions(parts: Parted, point: SchedulePoint) -> ChainDecisions:
-    """Return the decisions of a chain at a point."""
-    return taken(parts.sizes, point["queries"], point["columns"], point["keys"], point["unroll"])
-
-
-def _point(d: ChainDecisions) -> dict[str, Any]:
-    return {"queries": (d.block, d.first), "columns": (d.vectors, d.second), "keys": d.keys, "unroll": d.unroll}

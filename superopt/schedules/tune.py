@@ -22,7 +22,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -50,17 +50,19 @@ from superopt.schedules.model import Rows, forecast, prior
 from superopt.schedules.records import MeasuredSchedule, Records
 from superopt.schedules.space import ScheduleSpace, Steps, space_of
 from superopt.store import Store
-from superopt.workshop.job import Event, Job, JobWorker, WorkerDiedError
+from superopt.workshop.job import LOST, Event, Job, JobWorker, WorkerDiedError
 from superopt.workshop.process import ProcessLimits, ended_by_interrupts
-from superopt.workshop.scheduler import NONE_ALIKE, Workers
+from superopt.workshop.scheduler import Workers, again_where_lost
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 Strategy = Literal["model", "evolutionary", "random"]
 STRATEGIES: tuple[Strategy, ...] = ("model", "evolutionary", "random")
-_BATCH, _POOL, _PARENTS = 6, 48, 12
-_RANDOM_SHARE = 0.25
+_BATCH = 6  # candidates of a round for each worker: 0.7 s, of which the order of the pool takes a tenth
+_POOL = 48  # points that the model orders, in 75 ms: a candidate takes 115 (docs/benchmarks.md, `candidates_per_s`)
+_PARENTS = 12  # points that are changed, drawn by 1 / rank: a thirteenth would be one in 40
+_RANDOM_SHARE = 0.25  # of points are drawn anew, 12 of a pool, since the parents are alike after a few rounds
 _SAMPLE_S, _ROUNDS, _EACH_S = 1e-3, ENOUGH_ROUNDS, 0.04  # of a candidate, and its seconds in all for slow ones
 _FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 5, 9, 3e-3  # leaders, timed beside the default: 0.16 s of samples
 _DUEL_ROUNDS = 21  # of the best with the default, in samples as long: 0.13 s
@@ -204,7 +206,7 @@ def tune(
         own = processes or [stack.enter_context(worker) for worker in builders(Workers(how.workers))]
         executor = stack.enter_context(ThreadPoolExecutor(len(own)))
         stack.enter_context(ended_by_interrupts(own))
-        started = [executor.submit(worker.ready) for worker in own]
+        started = [executor.submit(again_where_lost, worker.ready) for worker in own]
         program = from_graph(graph.outputs, name="kernel")
         space = space_of(program, threads=how.threads)
         size = sum(math.prod(b.shape) * ITEMSIZE_BYTES[b.dtype] for b in program.buffers)
@@ -240,7 +242,8 @@ def tune(
 def _begun(search: _Search, pool: _Pool) -> _Search:
     """Measure the default schedule, and return the search."""
     pool.open()
-    measured = _measure(search, pool, [_proposal(search, search.space.start)])
+    start = search.space.start
+    measured = _measure(search, pool, [_proposal(search, start, search.space.trace(start))])
     search.default = measured[0] if measured else None
     return search
 
@@ -258,10 +261,9 @@ def _step(search: _Search, pool: _Pool) -> None:
         _measure(search, pool, proposals)
 
 
-def _proposal(search: _Search, point: dict[str, Any]) -> Proposal:
+def _proposal(search: _Search, point: dict[str, Any], trace: Steps) -> Proposal:
     """Return a point with its trace and features."""
     space = search.space
-    trace = space.trace(point)
     x = features(apply(space.unscheduled, trace), space.threads, search.how.footprint)
     return Proposal(point, trace, x)
 
@@ -274,17 +276,17 @@ def _proposed(search: _Search, count: int) -> list[Proposal]:
     wanted = _POOL if guided else count
     misses = 0
     while len(fresh) < wanted and misses < 2 * wanted and not (fresh and search.deadline.is_over):
-        point = _point(search, parents)
-        key = json.dumps(search.space.trace(point))
-        if key in search.seen or key in fresh:
-            misses += 1
-            continue
+        point, key = _point(search, parents), ""
         try:
-            fresh[key] = _proposal(search, point)
+            trace = search.space.trace(point)
+            key = json.dumps(trace)
+            if key not in search.seen and key not in fresh:
+                fresh[key] = _proposal(search, point, trace)
+                continue
         except InputError as error:
-            misses += 1
             search.seen.add(key)
             search.refuse(f"refused: {error}")
+        misses += 1
     keys = list(fresh)
     if guided and keys:
         known = prior()
@@ -323,11 +325,7 @@ def builders(workers: Workers) -> list[JobWorker]:
     Raises:
         InputError: no host has the processor and the versions of this machine, whose timings count.
     """
-    seats = workers.executor.seats(workers.count, BUILDING)
-    alike = [seat.worker for seat in seats if seat.native]
-    if not alike:
-        raise InputError(NONE_ALIKE)
-    return alike
+    return workers.lasting(BUILDING)
 
 
 class CandidateBuilder:
@@ -341,19 +339,39 @@ class CandidateBuilder:
 
     def open(self) -> None:
         """Start the worker and open the graph in it, where that has not been done."""
-        if self.started != self.worker.started or not self.worker.alive:
-            list(self.worker.request(self.opening))
+        if not self.is_open:
+            again_where_lost(lambda: list(self.worker.request(self.opening)))
             self.started = self.worker.started
 
-    def time(self, data: Mapping[str, Any]) -> Iterator[Event]:
-        """Time candidates of the worker; events of `time_candidates`."""
-        self.open()
-        return self.worker.request(Job("time", f"{_JOBS}:time_candidates", data))
+    @property
+    def is_open(self) -> bool:
+        """Whether the process runs in which the graph was opened."""
+        return self.started == self.worker.started and self.worker.alive
+
+    def time(self, data: Mapping[str, Any], traces: Sequence[Steps]) -> list[Event]:
+        """Time candidates that the worker has built, of these traces; return the events of `time_candidates`.
+
+        Where the worker is lost, the next one builds them anew.
+        """
+
+        def timed() -> list[Event]:
+            if not self.is_open:
+                self.build(range(len(traces)), traces, again=True)
+            return list(self.worker.request(Job("time", f"{_JOBS}:time_candidates", data)))
+
+        return again_where_lost(timed)
 
     def build(
         self, indices: Sequence[int], traces: Sequence[Steps], *, again: bool = False
     ) -> dict[int, dict[str, Any]]:
-        """Return events by index; a candidate that kills the worker is `died`, and a new worker builds the rest."""
+        """Return events by index.
+
+        A candidate that kills the worker is `died`, and a new worker builds the rest.  Where the worker itself is lost,
+        the next one builds all of them anew.
+        """
+        return again_where_lost(lambda: self._built(indices, traces, again))
+
+    def _built(self, indices: Sequence[int], traces: Sequence[Steps], again: bool) -> dict[int, dict[str, Any]]:
         events: dict[int, dict[str, Any]] = {}
         left = dict(zip(indices, traces, strict=True))
         while left:
@@ -370,7 +388,7 @@ class CandidateBuilder:
                 lost = [i for i, event in events.items() if event["event"] == "built"]
                 for i in lost:  # their code went with the process
                     events[i] = {"event": "lost"}
-                if current is None or current not in left:
+                if current is None or current not in left or error.failure.cause == LOST:
                     raise
                 left.pop(current)
                 events[current] = {"event": "died", "detail": str(error)}
@@ -411,34 +429,35 @@ def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Me
                     built[event["digest"]] = i
             elif event["event"] not in ("lost", "known"):
                 search.refuse(f"{event['event']}: {event['detail']}")
-        for digest, samples in _times(search, builder, list(built)).items():
+        for digest, samples in _times(search, builder, {d: batch[i].trace for d, i in built.items()}).items():
             made, spills = batch[built[digest]], events[built[digest]]["spills"]
             added.append(MeasuredSchedule(made.trace, made.point, made.x, digest, float(np.median(samples)), spills))
     search.measured += added
     return added
 
 
-def _times(search: _Search, builder: CandidateBuilder, digests: Sequence[str]) -> dict[str, list[float]]:
+def _times(search: _Search, builder: CandidateBuilder, built: Mapping[str, Steps]) -> dict[str, list[float]]:
     """Return samples of new candidates, few of those that are clearly slower than the best."""
     best = min((c.seconds for c in search.measured), default=math.inf)
     limits = {"limit_s": min(1e9, _HOPELESS * best), "slow_s": min(1e9, _SLOW * best)}
     seed = search.how.seed + search.rounds
     request = {"rounds": _ROUNDS, "sample_s": _SAMPLE_S, "each_s": _EACH_S, "seed": seed, **limits}
-    return _timed(search, builder, digests, request)
+    return _timed(search, builder, built, request)
 
 
 def _timed(
-    search: _Search, builder: CandidateBuilder, digests: Sequence[str], how: dict[str, Any]
+    search: _Search, builder: CandidateBuilder, built: Mapping[str, Steps], how: dict[str, Any]
 ) -> dict[str, list[float]]:
-    if not digests:
+    """Return samples by digest of candidates that the worker has built, given with their traces."""
+    if not built:
         return {}
     if search.space.threads > 1:
         _rest()
     try:
-        events = builder.time({"digests": list(digests), **how})
+        events = builder.time({"digests": list(built), **how}, list(built.values()))
         return {event["digest"]: event["samples_s"] for event in events}
     except WorkerDiedError as error:
-        search.refused[f"died while timed: {error}"] = len(digests)
+        search.refused[f"died while timed: {error}"] = len(built)
         return {}
 
 
@@ -492,8 +511,8 @@ def _again(
 ) -> dict[str, list[float]]:
     """Return samples of candidates in fresh rounds, all of them in each, as many as there is time for."""
     events = builder.build(range(len(candidates)), [c.trace for c in candidates], again=True)
-    digests = [c.digest for i, c in enumerate(candidates) if events[i]["event"] == "built"]
+    built = {c.digest: c.trace for i, c in enumerate(candidates) if events[i]["event"] == "built"}
     a_round = sum(max(_FINAL_SAMPLE_S, c.seconds) for c in candidates)
     rounds = max(ENOUGH_ROUNDS, min(rounds, int(budget_s / a_round)))
     how = {"rounds": rounds, "sample_s": _FINAL_SAMPLE_S, "each_s": 1e9, "seed": seed, "limit_s": 1e9, "slow_s": 1e9}
-    return _timed(search, builder, digests, how)
+    return _timed(search, builder, built, how)

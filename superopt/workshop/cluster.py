@@ -16,7 +16,8 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from superopt.arrays.bundles import scratch_folder
+from superopt.arrays.bundles import save, scratch_folder
 from superopt.errors import UsageError
 from superopt.machine import facts
 from superopt.machine.extras import need
-from superopt.workshop.job import ALONE, LOST, Event, Failure, Job, WorkerDiedError
-from superopt.workshop.process import TIME_OVER, ProcessLimits, Worker
+from superopt.workshop.job import ALONE, FILES, LOST, Event, Failure, Job, WorkerDiedError
+from superopt.workshop.process import ENDED, TIME_OVER, ProcessLimits, Worker
 from superopt.workshop.scheduler import LOCAL, Executor, Seat
 from superopt.workshop.turns import turn
 
@@ -37,6 +38,8 @@ _MORE_S = 1.0  # an actor answers after this time, whether there are events or n
 _GRACE_S = 30.0  # until an actor that does not answer is given up
 _DONE, _DIED = "done", "died"
 _MANIFEST = ".json"
+_CONTENT = "content"  # key of an event with the contents of the files that it names
+_THREADS = "OMP_NUM_THREADS"  # Ray sets it to 1 for actors, and libraries of linear algebra obey
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # with 0, Ray uses the local interface alone, on any system
 
 
@@ -110,6 +113,9 @@ class RayExecutor:
             raise
         self._known: dict[tuple[str, int, int], tuple[str, Any]] = {}
         self._placed: dict[tuple[str, str], str] = {}
+        self._folder = Path(self._held.enter_context(scratch_folder(0)))
+        self._shared: list[tuple[str, str]] = []
+        self._done: Counter[str] = Counter()  # node -> number of shared bundles that it has
         self._turn = threading.Lock()
 
     def seats(self, count: int, limits: ProcessLimits, *, inline: bool = False, loads: str = "") -> list[Seat]:
@@ -119,6 +125,19 @@ class RayExecutor:
             for node in self.nodes
             for _ in range(min(count, node.cores))
         ]
+
+    def share(self, call: str, files: Mapping[str, bytes]) -> None:
+        """Have each node call a function with a bundle of these files, before its next job."""
+        path = self._folder / f"shared{len(self._shared)}"
+        save(path, {name: np.frombuffer(content, np.uint8) for name, content in files.items()})
+        self._shared.append((call, str(path)))
+
+    def unshared(self, node: str) -> list[Job]:
+        """Return the jobs of bundles that a node does not have yet; from now on it has them."""
+        with self._turn:
+            left = self._shared[self._done[node] :]
+            self._done[node] += len(left)
+        return [Job("make", call, {}, {"path": path}) for call, path in left]
 
     def actor(self, kind: type[Any], node: str, *arguments: Any) -> Any:
         """Start an actor on a node."""
@@ -205,12 +224,17 @@ class RayWorker:
         self._over = False
 
     def request(self, job: Job, end_s: float = math.inf) -> Iterator[Event]:
-        """Do a job and yield its events.
+        """Do a job, after those that its node is to do first, and yield its events.
 
         Raises:
             WorkerDiedError: its process died, or the actor or the node of it is gone (`LOST`).
         """
-        finished = False
+        for first in () if job.portable else self._cluster.unshared(self._node):
+            list(self._requested(first, end_s))
+        yield from self._requested(job, end_s)
+
+    def _requested(self, job: Job, end_s: float) -> Iterator[Event]:
+        finished, actor = False, None
         try:
             actor = self._ensure()
             files = {name: self._cluster.placed(self._node, path) for name, path in job.files.items()}
@@ -223,10 +247,13 @@ class RayWorker:
                         self.alive, finished = False, True
                         raise WorkerDiedError(Failure(event["cause"], event["detail"]))
                     else:
+                        _write(job.folder, event)
                         yield event
         except self._cluster.ray.exceptions.GetTimeoutError:
             raise WorkerDiedError(Failure("timeout", TIME_OVER)) from None
         except self._cluster.ray.exceptions.RayError as error:
+            if self._actor is not actor:  # another thread closed it
+                raise WorkerDiedError(Failure("exit", ENDED)) from None
             raise WorkerDiedError(Failure(LOST, f"{type(error).__name__} on node {self._node[:8]}")) from None
         finally:
             if not finished:
@@ -268,9 +295,9 @@ class RayWorker:
 
     def _ensure(self) -> Any:
         if self._over:
-            raise WorkerDiedError(Failure("exit", "it was ended"))
+            raise WorkerDiedError(Failure("exit", ENDED))
         if self._actor is None:
-            self._actor = self._cluster.actor(_Host, self._node, *self._arguments)
+            self._actor = self._cluster.actor(_Host, self._node, *self._arguments, os.environ.get(_THREADS))
         if not self.alive:
             self.started += 1
             self.alive = True
@@ -284,7 +311,11 @@ class RayWorker:
 class _Host:
     """The part of a worker that runs on its node: holds the process and keeps its events until they are fetched."""
 
-    def __init__(self, limits: ProcessLimits, inline: bool, loads: str) -> None:
+    def __init__(self, limits: ProcessLimits, inline: bool, loads: str, threads: str | None) -> None:
+        if threads is None:
+            os.environ.pop(_THREADS, None)
+        else:
+            os.environ[_THREADS] = threads
         self._worker = Worker(limits, inline=inline, loads=loads)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
@@ -310,12 +341,29 @@ class _Host:
 
     def _do(self, job: Job, end_s: float) -> None:
         try:
-            with turn(job.kind in ALONE, end_s):
-                for event in self._worker.request(job, end_s):
-                    self._events.put(event)
+            with turn(job.kind in ALONE, end_s), scratch_folder(0) if job.folder else nullcontext("") as folder:
+                for event in self._worker.request(replace(job, folder=folder), end_s):
+                    self._events.put(event | _read(folder, event))
             self._events.put({"event": _DONE})
         except WorkerDiedError as death:
             self._events.put({"event": _DIED, "cause": death.failure.cause, "detail": death.failure.detail})
+        except OSError as error:  # a file of the job is not there, or has no room
+            self._events.put({"event": _DIED, "cause": "exit", "detail": str(error)})
+
+
+def _read(folder: str, event: Event) -> Event:
+    """Take the files that an event names out of the folder of a job on its node; return their contents."""
+    paths = [Path(folder) / name for name in event.get(FILES, ())]
+    content = [np.fromfile(path, np.uint8) for path in paths]
+    for path in paths:
+        path.unlink()
+    return {_CONTENT: content} if paths else {}
+
+
+def _write(folder: str, event: Event) -> None:
+    """Write the files that an event names into the folder of its job here."""
+    for name, content in zip(event.get(FILES, ()), event.pop(_CONTENT, ()), strict=True):
+        content.tofile(Path(folder) / Path(name).name)
 
 
 class _Files:

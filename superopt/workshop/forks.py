@@ -38,6 +38,8 @@ LOADED = (PROGRAM, "superopt.measure.programs", "superopt.make.making", "superop
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Environment of workers, where the user has not set it.  NumPy's own threads go on spinning after a product or a norm
 and take processors from the next timing.  Each of several processes would reserve most of a GPU's memory at start."""
+_UNREAD = frozenset({"PYTEST_CURRENT_TEST"})
+"""Variables that no worker reads, and that change too often to start another process for each value."""
 _MOST_BYTES = 1 << 16  # of a message
 _DESCRIPTORS = 4
 _WAIT_S = 0.05  # interval between checks whether the worker is still wanted
@@ -211,7 +213,8 @@ def _nursery() -> _Nursery:
             other.close()
             _LEFT.append(other)
     _LEFT[:] = [other for other in _LEFT if other.alive]
-    _AT_WORK[:] = [(key, _Nursery(str(Path(__file__).resolve().parents[2]), key[1]))]
+    _AT_WORK.clear()  # of the one that was closed, should no other start
+    _AT_WORK.append((key, _Nursery(str(Path(__file__).resolve().parents[2]), key[1])))
     return _AT_WORK[0][1]
 
 
@@ -223,7 +226,8 @@ def _running() -> _Nursery | None:
 
 def _served() -> tuple[int, dict[str, str], set[int]]:
     """The process, environment and processors that a forking process serves."""
-    return os.getpid(), dict(os.environ), os.sched_getaffinity(0)
+    environment = {name: value for name, value in os.environ.items() if name not in _UNREAD}
+    return os.getpid(), environment, os.sched_getaffinity(0)
 
 
 def main(number: int) -> None:

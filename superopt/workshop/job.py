@@ -16,6 +16,10 @@ ALONE: frozenset[JobKind] = frozenset({"time", "compare"})
 """Kinds of jobs beside which nothing else runs on a host."""
 LOST = "lost"
 """The cause of a failure that says nothing of the job: its worker is gone, and another one takes the job."""
+MOST_LOSSES = 3
+"""Workers that one job may lose."""
+FILES = "files"
+"""Key of an event that names files of the job's folder, which are complete when it is yielded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Job:
         call: `package.module:function`, which takes the data and yields events.
         data: JSON values.
         files: paths of files that the job reads, by the name under which the function finds them in its data.
+        folder: folder of the caller into which the function writes files, as `folder` in its data; none where empty.
         portable: whether any processor gives the same result.
     """
 
@@ -34,11 +39,12 @@ class Job:
     call: str
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     files: Mapping[str, str] = field(default_factory=dict[str, str])
+    folder: str = ""
     portable: bool = False
 
     def message(self) -> dict[str, Any]:
         """Return the line that a worker reads."""
-        return {"call": self.call, "data": {**self.data, **self.files}}
+        return {"call": self.call, "data": {**self.data, **self.files, "folder": self.folder}}
 
 
 @dataclass(frozen=True, slots=True)

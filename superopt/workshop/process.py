@@ -35,7 +35,7 @@ _POLL_S = 0.1
 _TAIL_BYTES = 8192
 _MAX_EVENT_BYTES = 64 << 20
 WAITS = 10.0
-_ENDED = "it was ended"
+ENDED = "it was ended"
 TIME_OVER = "it had not ended when the time was over"
 """The reason why a request with an end failed."""
 
@@ -181,7 +181,7 @@ class Worker:
 
     def _ensure(self) -> forks.Process:
         if self._over:
-            raise WorkerDiedError(Failure("exit", _ENDED))
+            raise WorkerDiedError(Failure("exit", ENDED))
         if self._process is not None and self.alive:
             return self._process
         self.close()
@@ -191,7 +191,7 @@ class Worker:
         try:
             forked = forks.fork(limits, changes, theirs, lambda: self._over) if self.forked else None
             if self._over:
-                raise WorkerDiedError(Failure("exit", _ENDED))
+                raise WorkerDiedError(Failure("exit", ENDED))
             self._process = forked or _started(limits, changes, theirs)
         except BaseException:
             os.close(mine)

@@ -10,24 +10,24 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from superopt.errors import InputError
 from superopt.machine.deadline import Deadline
-from superopt.workshop.job import ALONE, LOST, Event, Failure, Job, JobKind, JobWorker, WorkerDiedError
+from superopt.workshop.job import ALONE, LOST, MOST_LOSSES, Event, Failure, Job, JobKind, JobWorker, WorkerDiedError
 from superopt.workshop.process import ProcessLimits, Worker
 
 JobItem = TypeVar("JobItem")
 DialogueResult = TypeVar("DialogueResult")
+JobResult = TypeVar("JobResult")
 HERE = "here"
 """The host of workers that are processes of this machine."""
 NONE_ALIKE = "no host of the cluster has the processor and the versions of this machine"
 _POLL_S = 0.05
-_MOST_LOSSES = 3  # workers that one job may lose
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +54,10 @@ class Executor(Protocol):
         """Return workers, at most `count` on each host; the arguments are those of `Worker`."""
         ...
 
+    def share(self, call: str, files: Mapping[str, bytes]) -> None:
+        """Have each other host call `package.module:function` with these files by name, before its next job."""
+        ...
+
 
 class LocalExecutor:
     """Processes of this machine."""
@@ -62,9 +66,72 @@ class LocalExecutor:
         """Return that many workers; no process starts before its first job."""
         return [Seat(Worker(limits, inline=inline, loads=loads)) for _ in range(count)]
 
+    def share(self, call: str, files: Mapping[str, bytes]) -> None:
+        """Do nothing: there is no other host."""
+
 
 LOCAL = LocalExecutor()
 """The executor where no cluster is named."""
+
+
+class LastingWorker:
+    """A worker with one of every other host in reserve: where it is lost, the next one does the next job."""
+
+    def __init__(self, workers: Sequence[JobWorker]) -> None:
+        self._workers, self._at = list(workers), 0
+
+    @property
+    def started(self) -> int:
+        """Number of processes that were started so far, on all hosts."""
+        return sum(worker.started for worker in self._workers)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process that did the last job runs."""
+        return self._workers[self._at].alive
+
+    def request(self, job: Job, end_s: float = math.inf) -> Iterator[Event]:
+        """Do a job and yield its events.
+
+        Raises:
+            WorkerDiedError: its process died, or the worker was lost.
+        """
+        with self._watched():
+            yield from self._workers[self._at].request(job, end_s)
+
+    def ready(self) -> None:
+        """Start the process and wait until it has started.
+
+        Raises:
+            WorkerDiedError: it has not.
+        """
+        with self._watched():
+            self._workers[self._at].ready()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Take the next worker where this one is lost inside the block."""
+        try:
+            yield
+        except WorkerDiedError as death:
+            if death.failure.cause == LOST:
+                self._at = (self._at + 1) % len(self._workers)
+            raise
+
+    def end(self) -> None:
+        """Close the worker for good."""
+        for worker in self._workers:
+            worker.end()
+
+    def close(self) -> None:
+        """End the process; the next job starts another one."""
+        self._workers[self._at].close()
+
+    def __enter__(self) -> LastingWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 class Workshop:
@@ -74,6 +141,11 @@ class Workshop:
         self.seats = list(seats)
         self._starting: list[Future[bool]] = []
         self._starters = ThreadPoolExecutor(max(1, len(self.seats)))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all workers are processes of this machine."""
+        return all(seat.host == HERE for seat in self.seats)
 
     def start(self) -> None:
         """Start the workers without waiting for them."""
@@ -145,8 +217,7 @@ class Workshop:
         Raises:
             InputError: no host has the processor and the versions of this machine.
         """
-        if not any(seat.native for seat in self.seats):
-            raise InputError(NONE_ALIKE)
+        alike(self.seats)
         taken: list[JobItem] = []
 
         def jobs() -> Iterator[Job]:
@@ -216,6 +287,60 @@ class Workers:
     def workshop(self, limits: ProcessLimits, *, inline: bool = False, loads: str = "") -> Workshop:
         """Return a workshop of these workers; the arguments are those of `Worker`."""
         return Workshop(self.executor.seats(self.count, limits, inline=inline, loads=loads))
+
+    def lasting(self, limits: ProcessLimits | None = None, *, inline: bool = False) -> list[JobWorker]:
+        """Return the workers on hosts that are like this machine, each with one of every other such host in reserve.
+
+        Raises:
+            InputError: no host has the processor and the versions of this machine.
+        """
+
+        def seats(count: int) -> list[Seat]:
+            return alike(self.executor.seats(count, limits or ProcessLimits(), inline=inline))
+
+        first = seats(self.count)
+        if len({seat.host for seat in first}) == 1:
+            return [seat.worker for seat in first]
+        return [
+            LastingWorker([seat.worker, *(other.worker for other in seats(1) if other.host != seat.host)])
+            for seat in first
+        ]
+
+
+def sole_worker(executor: Executor, limits: ProcessLimits | None = None, *, inline: bool = False) -> JobWorker:
+    """Return one worker on a host that is like this machine; the arguments are those of `Workers.lasting`.
+
+    Raises:
+        InputError: there is none.
+    """
+    return Workers(1, executor).lasting(limits, inline=inline)[0]
+
+
+def alike(seats: Sequence[Seat]) -> list[Seat]:
+    """Return the seats whose hosts have the processor and the versions of this machine.
+
+    Raises:
+        InputError: there is none.
+    """
+    native = [seat for seat in seats if seat.native]
+    if not native:
+        raise InputError(NONE_ALIKE)
+    return native
+
+
+def again_where_lost(call: Callable[[], JobResult]) -> JobResult:
+    """Return the result of a call, which begins anew where it loses its worker.
+
+    Raises:
+        WorkerDiedError: it has lost several, or died otherwise.
+    """
+    for _ in range(MOST_LOSSES - 1):
+        try:
+            return call()
+        except WorkerDiedError as death:
+            if death.failure.cause != LOST:
+                raise
+    return call()
 
 
 ONE_WORKER = Workers()
@@ -317,7 +442,7 @@ class _Queue:
         """Put a job back whose worker is gone; one that has lost several is given up."""
         with self._changed:
             self._losses[number] += 1
-            if self._losses[number] < _MOST_LOSSES:
+            if self._losses[number] < MOST_LOSSES:
                 self._running.pop(number, None)
                 self._waiting.insert(0, number)
             else:

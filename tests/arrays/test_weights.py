@@ -26,7 +26,7 @@ from superopt.frontends.onnx.frontend import import_model, load_model
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import Program
 from superopt.kernels.runtime.pages import PAGE, map_file
-from superopt.measure.compare import _request
+from superopt.measure.compare import _job
 from superopt.measure.session import ComparisonSettings
 from superopt.pipeline.weights import LEAST_BYTES, Shelf
 
@@ -136,21 +136,21 @@ def test_what_its_owner_may_change_is_copied() -> None:
     np.testing.assert_array_equal(run()[0], -before)
 
 
-def test_other_processes_find_what_was_prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_prepared_is_found_in_its_files(folder: Path) -> None:
     if not folder.is_relative_to(placing.SHARED):
         pytest.skip("no shared memory here: each process prepares for itself")
     values = placing.place(folder, matrices(2))
     program = prepared_program(2)
     first = build(program, values)
-    assert len([f for f in folder.iterdir() if f.name.startswith("made-")]) == 2
-    monkeypatch.setattr(preparing, "_MADE", {})  # as in another process
-
-    def compiled(*_: object) -> None:
-        raise AssertionError("it is made already")
-
-    monkeypatch.setattr(preparing, "_compiled", compiled)
+    files = {f: f.stat().st_ino for f in folder.iterdir() if f.name.startswith("made-")}
+    assert len(files) == 2
+    wanted, held = [np.array(x) for x in first.prepared], [weakref.ref(x) for x in first.prepared]
+    del first
+    gc.collect()
+    assert [x() for x in held] == [None, None], "it is to be found as another process finds it"
     second = build(program, values)
-    for a, b in zip(first.prepared, second.prepared, strict=True):
+    assert {f: f.stat().st_ino for f in files} == files, "nothing is made again"
+    for a, b in zip(wanted, second.prepared, strict=True):
         assert pointer(b) % PAGE == 0
         np.testing.assert_array_equal(a, b)
 
@@ -172,8 +172,8 @@ def test_mapped_files(tmp_path: Path) -> None:
 def test_requests_name_placed_weights_and_hold_the_others(tmp_path: Path) -> None:
     values = placing.place(tmp_path, matrices(1))
     x = np.ones((2, 3), np.float32)
-    request = _request(prepared_program(1), [], [x], values, ComparisonSettings(), "", tmp_path)
-    assert list(request["placed"].values()) == [placing.place_of(values["w0"])]
+    job = _job(prepared_program(1), [], [x], values, ComparisonSettings(), "", tmp_path)
+    assert [(job.files[file], *at) for file, *at in job.data["placed"].values()] == [placing.place_of(values["w0"])]
     assert os.path.getsize(tmp_path / "arrays") == x.nbytes
 
 

@@ -16,6 +16,7 @@ from superopt.ir.graph import Graph
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import supported
+from verifier.verdict import PROVED
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 RNG = np.random.default_rng(0)
@@ -52,6 +53,37 @@ def test_kernels_come_back_as_they_were_made(tmp_path: Path) -> None:
         np.testing.assert_array_equal(hot.run(arrays)[hot.outputs[0].name], built.hot.run(arrays)[hot.outputs[0].name])
 
 
+def test_what_another_machine_made_is_stored_under_the_seals_of_this_one(tmp_path: Path) -> None:
+    there, here, folder = (tmp_path / name for name in ("there", "here", "folder"))
+    for path in (there, folder):
+        path.mkdir()
+    graph = region()
+    trace = default_trace(graph)
+    key, built = made.key_of(graph, trace), compiled(graph, trace)
+    made.keep(key, (built.hot, built.prepare), there)
+    kernels = [kernel for kernel in (built.hot, built.prepare) if kernel is not None]
+    for kernel in kernels:
+        copied(kernel, there)
+    of = made.objects(*kernels)
+    made.keep_verdict(key, "1", of, PROVED, "", there)
+    names = made.hand_over(key, folder, there)
+    assert len(names) == len(set(names)) == 2 + len(kernels)
+    assert sorted(names) == sorted(file.name for file in folder.iterdir())
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    made.take_over(files | dict.fromkeys(("seal.key", f"{key}.agrees", "x.part", f"../{key}.kernel"), b"x" * 32), here)
+    assert not (tmp_path / f"{key}.kernel").exists()
+    made.take_over(files, here)
+    assert {file.name for file in here.iterdir()} == {*names, "seal.key"}
+    assert (here / "seal.key").read_bytes() != b"x" * 32, "whoever writes the key could seal anything"
+    again = made.find(key, here)
+    assert again is not None
+    assert made.objects(*again) == of
+    assert made.verdict(key, "1", of, here) == (PROVED, "")
+    (here / names[0]).write_bytes(b"damaged")
+    made.take_over(files, here)
+    assert made.find(key, here) is not None
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"[null, null]", b'[{"name": "k"}, null]', b"\xff"])
 def test_what_was_not_written_by_us_is_no_kernel(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key.kernel").write_bytes(content)
@@ -72,5 +104,10 @@ def test_the_key_holds_what_code_depends_on(monkeypatch: pytest.MonkeyPatch) -> 
     graph, other = region(), region(frozen=False)
     trace = default_trace(graph)
     keys = {made.key_of(graph, trace), made.key_of(graph, ()), made.key_of(other, trace)}
-    monkeypatch.setattr(made, "_surroundings", lambda: ["other sources"])
-    assert len({*keys, made.key_of(graph, trace)}) == 4
+    for name, value in (("host", "another processor"), ("usable_cores", 1 << 20)):
+        made._surroundings.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(made, name, lambda value=value: value)
+            keys.add(made.key_of(graph, trace))
+    made._surroundings.cache_clear()
+    assert len(keys) == 5

@@ -41,9 +41,8 @@ def test_every_entry_point_is_of_the_lab() -> None:
 def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation without `superopt/lab`, whose metadata still names its commands."""
     folder = tmp_path_factory.mktemp("product")
-    ignored = shutil.ignore_patterns("__pycache__", "lab")
     for name in ("superopt", "rewrites", "verifier", "costmodel"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("lab"))
     return folder
 
 

@@ -37,7 +37,7 @@ import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"jax", "jaxlib", "llvmlite", "scipy"}:
-            raise ImportError(f"{name} is blocked")
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
 
 sys.meta_path.insert(0, Blocked())
 """
@@ -98,6 +98,15 @@ def test_special_functions_without_scipy(tmp_path: Path, alone: dict[str, str]) 
         ("lgamma", UNKNOWN),
     ]
     assert rows[-1]["cause"].startswith("a package that its evaluation needs is not there: scipy")
+
+
+@pytest.mark.parametrize("command", [("verify", "a.mlir", "b.mlir"), ("optimize", "a.py:make"), ("demo",)], ids=str)
+def test_a_command_that_needs_jax_says_so(alone: dict[str, str], command: tuple[str, ...]) -> None:
+    done = python(alone, "-m", "superopt", *command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "superopt: [SO110] this command needs the package jax, which is not installed\n  hint: pip install superopt\n"
+    )
 
 
 def test_packages_of_rules_load_without_jax(alone: dict[str, str]) -> None:

@@ -191,11 +191,11 @@ def test_between_kernels_lie_a_call_and_what_they_move() -> None:
     graph = kernel(dense())
     moved = sum(boundary_bytes(graph))
     model = joint(Counting(), Counting(), dispatch_s=0.5, company=2.0, byte_s=0.25)
-    assert model.program_s([graph, graph], {graph}, 1.0) == pytest.approx(0.5 + 2.0 * 2 * 2.0 + 0.5 * moved + 1.0)
+    assert model.program_s({graph: 2}, {graph}, 1.0) == pytest.approx(0.5 + 2.0 * 2 * 2.0 + 0.5 * moved + 1.0)
     assert model.price([graph])[0] == pytest.approx(2.0 * 2.0 + 0.25 * moved)
     slow = joint(Counting(), Counting(tanh=9.0))
-    assert (slow.program_s([graph], {graph}), slow.program_s([graph], ())) == (10.0, 2.0 + NOMINAL.handover_s)
-    assert joint(Counting()).program_s([graph], (), 1.0) == 3.0
+    assert (slow.program_s({graph: 1}, {graph}), slow.program_s({graph: 1}, ())) == (10.0, 2.0 + NOMINAL.handover_s)
+    assert joint(Counting()).program_s({graph: 1}, (), 1.0) == 3.0
 
 
 def test_what_streams_weights_was_timed_as_it_is_among_others() -> None:
@@ -203,7 +203,7 @@ def test_what_streams_weights_was_timed_as_it_is_among_others() -> None:
     weights, values = kernel(dense(rows=2)), kernel(dense(rows=64))
     model = joint(Counting(), Counting(), company=1.5)
     model.learn([KernelJob(NATIVE, g, g) for g in (weights, values)], [3.0, 3.0])
-    assert [model.program_s([g], {g}) for g in (weights, values)] == [3.0, 4.5]
+    assert [model.program_s({g: 1}, {g}) for g in (weights, values)] == [3.0, 4.5]
     model.learn([KernelJob(XLA, weights, weights)], [3.0])
     assert model.by_backend([weights])[XLA][0] == 3.0
 
@@ -231,3 +231,13 @@ def test_unusable_weights_of_our_kernels_leave_the_search_to_xla(
     assert damaged.boundary == NOTHING
     place.write_bytes(place.read_bytes()[:-100])
     assert load_native() is None
+
+
+def test_a_loop_is_priced_as_the_regions_of_its_body_times_its_trips() -> None:
+    x, w = make_input("x0", (24, 24)), make_input("x1", (24, 24))
+    body = Graph((w, x), (mk("tanh", mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ())))),))
+    loop = mk("scan", w, x, body=body, num_consts=1, num_carry=1, length=7, reverse=False, unroll=1)
+    model = joint(Counting(scan=100.0), Counting(dot_general=3.0))
+    assert model.price([kernel(loop)])[0] == pytest.approx(7 * (3.0 + 1.0))
+    assert {job.kernel.outputs[0].op for job in model.untimed([kernel(loop)])} == {"tanh"}
+    assert joint(Counting(scan=100.0)).price([kernel(loop)])[0] == pytest.approx(100.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import json
@@ -34,6 +35,7 @@ CASES = [c for c in suite() if c.kind in ("dot", "vector", "loop", "scan")][::2]
 SMALL = FitSettings(shape=NetworkShape(width=12, layers=2, trunk=16, heads=3), epochs=30, batch=32, prior_steps=60)
 
 
+@functools.cache
 def labels() -> list[KernelLabel]:
     """Synthetic times: the shipped roofline, products with a transposed operand 1.6 times slower."""
     prices = load_roofline().price([c.graph for c in CASES])
@@ -44,10 +46,14 @@ def labels() -> list[KernelLabel]:
     ]
 
 
-with machine.taken(FOUR_CORES):
-    LABELS = labels()
-    DATA = fit.prepare(LABELS)
-    MODEL = fit.fit(DATA, SMALL, 0)
+@functools.cache
+def data() -> fit.Data:
+    return fit.prepare(labels())
+
+
+@functools.cache
+def model() -> Model:
+    return fit.fit(data(), SMALL, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -58,18 +64,18 @@ def one_machine() -> Generator[None]:
 
 
 def test_fit_learns_what_the_roofline_misses() -> None:
-    found = predict(MODEL, DATA.table, DATA.structures, DATA.rows)
-    error = np.abs(np.log(found.seconds / DATA.seconds)).mean()
-    assert error < 0.8 * np.abs(np.log(found.prior_s / DATA.seconds)).mean()
-    assert np.abs(np.log(found.members_s / found.prior_s[:, None])).max() <= MODEL.shape.bound + 1e-4
+    found = predict(model(), data().table, data().structures, data().rows)
+    error = np.abs(np.log(found.seconds / data().seconds)).mean()
+    assert error < 0.8 * np.abs(np.log(found.prior_s / data().seconds)).mean()
+    assert np.abs(np.log(found.members_s / found.prior_s[:, None])).max() <= model().shape.bound + 1e-4
     assert (found.uncertainty >= 0).all()
     assert found.uncertainty.max() > 0
 
 
 @pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_fit_is_deterministic_in_the_seed(share: int) -> None:
-    short, data = replace(SMALL, epochs=1), DATA.part(np.arange(0, len(LABELS), share))
-    one, two, other = (fit.fit(data, short, seed, prior=MODEL.prior) for seed in (3, 3, 4))
+    short, part = replace(SMALL, epochs=1), data().part(np.arange(0, len(labels()), share))
+    one, two, other = (fit.fit(part, short, seed, prior=model().prior) for seed in (3, 3, 4))
     for name in one.params:
         np.testing.assert_array_equal(one.params[name], two.params[name])
     assert not np.array_equal(one.params["row"], other.params["row"])
@@ -77,10 +83,10 @@ def test_fit_is_deterministic_in_the_seed(share: int) -> None:
 
 def test_a_price_does_not_depend_on_the_batch() -> None:
     graphs = [c.graph for c in CASES[:70]]
-    together = Learned(MODEL, "test").price(graphs)
-    alone = Learned(MODEL, "test")
+    together = Learned(model(), "test").price(graphs)
+    alone = Learned(model(), "test")
     np.testing.assert_allclose([alone.price([g])[0] for g in graphs], together, rtol=3e-4)
-    again = Learned(MODEL, "test")
+    again = Learned(model(), "test")
     np.testing.assert_allclose(again.price(graphs[::-1])[::-1], together, rtol=3e-4)
     np.testing.assert_array_equal(again.price(graphs), again.price(graphs))
 
@@ -97,7 +103,7 @@ def test_node_order_does_not_matter() -> None:
     shuffled = KernelStructure(
         [structure.rows[i] for i in order], np.concatenate([operands[i] for i in order]).tolist(), structure.bytes
     )
-    prices = [predict(MODEL, table, [s], encoder.rows, gated=False).seconds for s in (structure, shuffled)]
+    prices = [predict(model(), table, [s], encoder.rows, gated=False).seconds for s in (structure, shuffled)]
     np.testing.assert_allclose(*prices, rtol=1e-4)
     packed = [pack([s], encoder.rows, 16) for s in (structure, shuffled)]
     assert sorted(packed[0].rows.tolist()) == sorted(packed[1].rows.tolist())
@@ -105,13 +111,13 @@ def test_node_order_does_not_matter() -> None:
 
 def test_outside_the_training_domain_the_roofline_decides() -> None:
     windows = [c.graph for c in suite() if c.kind in ("pool", "depthwise") and "shifts" not in c.name][:12]
-    objective = Learned(MODEL, "test")
+    objective = Learned(model(), "test")
     assert objective.outside(windows).all()
     assert not objective.outside([c.graph for c in CASES]).mean() > 0.05
     table, structures = objective.encode(windows)
-    far = replace(MODEL, domain=replace(MODEL.domain, radius=1e-3))
-    np.testing.assert_array_equal(far.domain.gate(kernel_features(table, MODEL.prior, structures)), 0.0)
-    np.testing.assert_allclose(Learned(far, "t").price(windows), analytical.seconds(table, MODEL.prior), rtol=3e-4)
+    far = replace(model(), domain=replace(model().domain, radius=1e-3))
+    np.testing.assert_array_equal(far.domain.gate(kernel_features(table, model().prior, structures)), 0.0)
+    np.testing.assert_allclose(Learned(far, "t").price(windows), analytical.seconds(table, model().prior), rtol=3e-4)
 
 
 def test_huge_kernels_and_several_outputs() -> None:
@@ -120,18 +126,18 @@ def test_huge_kernels_and_several_outputs() -> None:
     for _ in range(600):
         long = mk("add", long, x)
     both = Graph((x,), (mk("neg", x), mk("exp", x)))
-    prices = Learned(MODEL, "test").price([kernel(long), both, kernel(mk("neg", x))])
+    prices = Learned(model(), "test").price([kernel(long), both, kernel(mk("neg", x))])
     assert np.isfinite(prices).all()
     assert (prices > 0).all()
-    assert Learned(MODEL, "test").price([]).shape == (0,)
+    assert Learned(model(), "test").price([]).shape == (0,)
 
 
 def test_it_is_an_objective_with_a_version_of_its_own() -> None:
-    one = Learned(MODEL, "test")
+    one = Learned(model(), "test")
     assert isinstance(one, Objective)
-    assert one.version == Learned(MODEL, "elsewhere").version
-    assert one.version != Learned(replace(MODEL, scale=0.5), "test").version
-    assert one.version != Learned(replace(MODEL, mean=MODEL.mean + 0.5), "test").version
+    assert one.version == Learned(model(), "elsewhere").version
+    assert one.version != Learned(replace(model(), scale=0.5), "test").version
+    assert one.version != Learned(replace(model(), mean=model().mean + 0.5), "test").version
 
 
 # ---- on disk
@@ -139,15 +145,15 @@ def test_it_is_an_objective_with_a_version_of_its_own() -> None:
 
 def written(folder: Path) -> Path:
     path = folder / "learned.safetensors"
-    learned_file.write(path, MODEL, {"machine": machine.as_dict()})
+    learned_file.write(path, model(), {"machine": machine.as_dict()})
     return path
 
 
 def test_weights_are_read_back(tmp_path: Path) -> None:
-    model, card = learned_file.read(written(tmp_path))
+    read, card = learned_file.read(written(tmp_path))
     assert card["machine"]["fingerprint"] == machine.fingerprint()
     graphs = [c.graph for c in CASES[:20]]
-    np.testing.assert_allclose(Learned(model, "a").price(graphs), Learned(MODEL, "b").price(graphs), rtol=1e-3)
+    np.testing.assert_allclose(Learned(read, "a").price(graphs), Learned(model(), "b").price(graphs), rtol=1e-3)
 
 
 def _card(path: Path, **change: object) -> None:
@@ -201,7 +207,7 @@ def test_unusable_weights_are_refused_and_the_roofline_decides(
     elif damage == "huge":
         _tensors(path, "hull.centres", np.full_like(load(path.read_bytes())["hull.centres"], 1e30))
     else:
-        _tensors(path, "input.std", np.zeros_like(MODEL.std))
+        _tensors(path, "input.std", np.zeros_like(model().std))
     with pytest.raises(weights_file.WeightsError, match=reason):
         learned_file.read(path)
     monkeypatch.setattr(learned_file, "SHIPPED", path)
@@ -225,32 +231,32 @@ def test_shipped_for_another_machine_is_said(tmp_path: Path, monkeypatch: pytest
 
 def test_calibration_moves_the_model_to_another_machine_and_is_kept(tmp_path: Path) -> None:
     cases = CASES[::3]
-    twice = 2.0 * Learned(MODEL, "test").price([c.graph for c in cases])
-    adapted = adapt.adapt(MODEL, cases, twice)
-    before = np.abs(np.log(Learned(MODEL, "a").price([c.graph for c in cases]) / twice)).mean()
+    twice = 2.0 * Learned(model(), "test").price([c.graph for c in cases])
+    adapted = adapt.adapt(model(), cases, twice)
+    before = np.abs(np.log(Learned(model(), "a").price([c.graph for c in cases]) / twice)).mean()
     after = np.abs(np.log(Learned(adapted, "b").price([c.graph for c in cases]) / twice)).mean()
     assert after < 0.5 * before
     assert adapted.scale > 0
     with Store(tmp_path / "s.sqlite") as store:
-        assert adapt.recall(store, "here", MODEL) is None
+        assert adapt.recall(store, "here", model()) is None
         adapt.keep(store, "here", adapted, {})
-        kept = adapt.recall(store, "here", MODEL)
+        kept = adapt.recall(store, "here", model())
         assert isinstance(kept, Model)
         assert kept.scale == adapted.scale
         np.testing.assert_allclose(kept.prior.theta, adapted.prior.theta, rtol=1e-5)
         store.put("calibration", "here", {"scale": 7})
         with pytest.raises(weights_file.WeightsError):
-            adapt.recall(store, "here", MODEL)
+            adapt.recall(store, "here", model())
 
 
 # ---- corpus and figures
 
 
 def test_splits_share_no_kernel_and_no_task() -> None:
-    twin = [replace(LABELS[0], family="other", program="other/0", task="t")]
-    found = [*LABELS, *twin]
+    twin = [replace(labels()[0], family="other", program="other/0", task="t")]
+    found = [*labels(), *twin]
     split = corpus.by_family(found, "other")
-    assert split.test.tolist() == [len(LABELS)]
+    assert split.test.tolist() == [len(labels())]
     assert 0 not in split.train
     assert split.shared == 1
     program = corpus.by_program(found, 0)
@@ -292,18 +298,18 @@ def test_a_label_file_is_read_or_refused(tmp_path: Path) -> None:
 
 
 def test_figures_of_perfect_predictions() -> None:
-    found = evaluate.figures(DATA.seconds, LABELS)
+    found = evaluate.figures(data().seconds, labels())
     assert found["mape"] == found["log_error"] == found["regret"] == 0.0
     assert found["tau"] == found["pairs"] == 1.0
 
 
 def test_evaluation_begins_no_seed_that_would_end_after_its_budget() -> None:
-    labels = [x for i, x in enumerate(LABELS) if i % 8 == 0 or x.family == "scan"]
-    split = corpus.by_family(labels, "scan")
+    some = [x for i, x in enumerate(labels()) if i % 8 == 0 or x.family == "scan"]
+    split = corpus.by_family(some, "scan")
     quick = replace(SMALL, shape=NetworkShape(width=4, layers=1, trunk=4, heads=2), epochs=1, prior_steps=5)
-    (result,) = evaluate.run_splits(labels, [split], 3, quick, budget_s=0.0, workers=1)
+    (result,) = evaluate.run_splits(some, [split], 3, quick, budget_s=0.0, workers=1)
     assert len(result.learned) == 1
-    assert result.test == sum(x.family == "scan" for x in labels)
+    assert result.test == sum(x.family == "scan" for x in some)
 
 
 def test_the_summary_names_the_bars_with_trees_beside_them() -> None:
@@ -325,7 +331,7 @@ def test_a_second_visit_bounds_what_order_can_be_known() -> None:
     visits = [(1.0, 1.0), (1.01, 0.99), (2.0, 2.1)]  # the first two are within their noise, and come out the other way
     found = [KernelLabel("f", "p", "t", str(i), f"k{i}", graph, a, 0.02, b) for i, (a, b) in enumerate(visits)]
     assert evaluate.ceiling(found) == {"tau_ceiling": 1.0, "tau_plain_ceiling": pytest.approx(1 / 3, abs=1e-4)}
-    assert evaluate.ceiling(LABELS) == {}
+    assert evaluate.ceiling(labels()) == {}
 
 
 def test_products_of_one_shape_in_two_layouts_differ_for_the_network() -> None:

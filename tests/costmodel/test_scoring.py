@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from pathlib import Path
 
@@ -25,9 +26,18 @@ from superopt.machine import facts as machine
 from tests.support.machines import FOUR_CORES
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden_features.npz"
-LABELS = list({x.key: x.graph for x in corpus.load().labels}.values())
-KERNELS = [*LABELS[::16], *[case.graph for case in suite()][::4]]
 MODEL = learned_file.read()[0]
+
+
+@functools.cache
+def labelled() -> list[Graph]:
+    """Each sixteenth kernel of the corpus, which takes seconds to be read."""
+    return list({x.key: x.graph for x in corpus.load().labels}.values())[::16]
+
+
+@functools.cache
+def kernels() -> list[Graph]:
+    return [*labelled(), *[case.graph for case in suite()][::4]]
 
 
 def test_features_are_those_that_the_weights_were_fitted_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +46,7 @@ def test_features_are_those_that_the_weights_were_fitted_to(monkeypatch: pytest.
     Kernels of the corpus alone: those of the microsuite follow the rules of the library.
     """
     monkeypatch.setattr(machine, "describe", lambda: FOUR_CORES)
-    table = tabulate(LABELS[::16])
+    table = tabulate(labelled())
     number = np.arange(1, table.counts.shape[1] + 1)
     steps = np.column_stack(
         [table.counts @ number, table.counts @ (1.0 / number), table.spread, table.repeat, np.ones(len(table.owner))]
@@ -48,17 +58,17 @@ def test_features_are_those_that_the_weights_were_fitted_to(monkeypatch: pytest.
 
 
 def test_features_do_not_depend_on_what_else_the_catalogue_holds() -> None:
-    together, catalogue = tabulate(KERNELS[:196]), Catalogue()
-    parts = [catalogue.table(catalogue.reached(KERNELS[i : i + 7])) for i in range(0, 196, 7)]
+    together, catalogue = tabulate(kernels()[:196]), Catalogue()
+    parts = [catalogue.table(catalogue.reached(kernels()[i : i + 7])) for i in range(0, 196, 7)]
     np.testing.assert_allclose(np.concatenate([t.counts for t in parts]), together.counts, rtol=1e-12)
     np.testing.assert_array_equal(np.concatenate([t.spread for t in parts]), together.spread)
-    again = catalogue.table(catalogue.reached(KERNELS[:196]))
+    again = catalogue.table(catalogue.reached(kernels()[:196]))
     np.testing.assert_allclose(again.counts, together.counts, rtol=1e-12)
 
 
 def test_the_forward_pass_says_what_the_network_says() -> None:
     encoder = KernelEncoder()
-    table, structures = encoder.encode(KERNELS[:64])
+    table, structures = encoder.encode(kernels()[:64])
     pooled = pooled_features(join(structures, encoder.rows), encoder.rows)
     kernel = MODEL.standard(np.hstack([kernel_features(table, MODEL.prior, structures), pooled]))
     forward = Forward(MODEL.params, MODEL.shape, encoder.rows)
@@ -75,7 +85,7 @@ def test_the_forward_pass_says_what_the_network_says() -> None:
 
 def test_pooled_features_are_sums_and_maxima_of_the_nodes_of_a_kernel_and_their_ops() -> None:
     encoder = KernelEncoder()
-    _, structures = encoder.encode(KERNELS[:40])
+    _, structures = encoder.encode(kernels()[:40])
     structures.insert(7, KernelStructure([], [], 0))  # a kernel without a step
     found = pooled_features(join(structures, encoder.rows), encoder.rows)
     for structure, got in zip(structures, found, strict=True):

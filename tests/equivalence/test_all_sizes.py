@@ -85,6 +85,12 @@ def test_a_wrong_one_is_refuted_with_arrays(wrong: Any, tmp_path: Path) -> None:
     names = executed(found.code)
     assert names["x"].shape == names["y"].shape
     assert not np.allclose(names["x"], names["y"], rtol=1e-9)
+
+
+def test_the_command_names_the_sizes(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{name}.onnx") for name in "ab"]
+    for path, made in zip(paths, (exported("Sub"), simplified()), strict=True):
+        onnx.save(made, path)
     told = CliRunner().invoke(cli, ["verify", *paths])
     assert told.exit_code == 3
     assert "for all sizes batch, seq" in told.output.splitlines()[0]

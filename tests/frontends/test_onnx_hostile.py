@@ -62,14 +62,14 @@ def test_loops_that_a_condition_ends_are_not() -> None:
 
 def test_nested_loops_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = 0
-    run = onnx_eval._run_node
+    spend = onnx_eval.Work.spend
 
-    def counted(*args: object) -> object:
+    def counted(work: onnx_eval.Work, *args: Any) -> None:
         nonlocal nodes
         nodes += 1
-        return run(*args)  # type: ignore[arg-type]
+        spend(work, *args)
 
-    monkeypatch.setattr(onnx_eval, "_run_node", counted)
+    monkeypatch.setattr(onnx_eval.Work, "spend", counted)
     counts: list[int] = []
     for depth in (1, 3, 5):
         nodes = 0

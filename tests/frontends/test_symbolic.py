@@ -18,7 +18,6 @@ from jax.experimental import io_callback
 
 from superopt.errors import InputError, SuperoptError
 from superopt.frontends.jax import walk
-from superopt.frontends.symbolic import paths
 from superopt.frontends.symbolic.graphs import UntracedError, trace_concrete, trace_symbolic
 from superopt.frontends.symbolic.known import SizeArray, equal, integers, live, quotient, remainder
 from superopt.frontends.symbolic.paths import Path, followed, has_branches, question
@@ -154,9 +153,9 @@ def test_code_with_branches_is_found(fn: Callable[..., Any], has: bool) -> None:
     assert has_branches(fn) is has
 
 
-def test_code_that_is_too_much_to_examine_may_have_branches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "_MOST", 1)
-    assert has_branches(functools.partial(straight, 1))
+def test_code_that_is_too_much_to_examine_may_have_branches() -> None:
+    for count, has in ((10, False), (1000, True)):
+        assert has_branches(functools.partial(straight, *([i] for i in range(count)))) is has
 
 
 def test_paths_are_followed_in_code_of_the_user_that_has_branches() -> None:

@@ -16,7 +16,7 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.expr import const, op, reduce, subexpressions, where
 from superopt.ir.graph import Graph
 from superopt.ir.index import Guard, Symbol, all_of, nonnegative
-from superopt.kernels.choose.chains import ChainDecisions, chain, is_chain, options, parted, taken
+from superopt.kernels.choose.chains import chain, is_chain
 from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import is_chained
 from superopt.kernels.emit.generate import generate
@@ -77,8 +77,9 @@ def scheduled(program: LoopProgram, cpu: Cpu = WIDE) -> LoopProgram:
     """With the schedule of a chain."""
     with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=cpu):
         found = chain(program, "out0", cpu)
-    assert found is not None
-    return found[0]
+        made = None if found is None else found.default()
+    assert made is not None
+    return made[0]
 
 
 SIZES = st.tuples(
@@ -121,8 +122,9 @@ def test_long_rows_lie_on_the_heap(kind: str) -> None:
     assert chain(program, "out0", replace(cpu, l3=0)) is None
     with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=cpu):
         found = chain(program, "out0", cpu, threads=2)
-    assert found is not None
-    code = generate(found[0])
+        made = None if found is None else found.default()
+    assert made is not None
+    code = generate(made[0])
     text = code.module.text()
     assert text.count("call ptr @aligned_alloc(") == text.count("call void @free(") >= 1, "each function returns once"
     expected = evaluate(program, {n: x.astype(np.float64) for n, x in inputs.items()}, wide=True)["out0"]
@@ -134,17 +136,16 @@ def test_every_choice_is_a_schedule() -> None:
     inputs = values(program)
     expected = evaluate(program, inputs, wide=True)["out0"]
     with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=WIDE):
-        parts = parted(program, "out0", WIDE)
-        assert parts is not None
-        named = options(parts.sizes, WIDE, 1)
+        found = chain(program, "out0", WIDE)
+        assert found is not None
+        named = {d.name: d.options for d in found.decisions.decisions}
         blocks = {block: (block, rows) for block, rows in named["queries"]}
         picked = [(q, c) for q in blocks.values() for c in (named["columns"][0], named["columns"][-1])]
-        made = [chain(program, "out0", WIDE, decisions=taken(parts.sizes, q, c, 0, 1)) for q, c in picked]
-        assert len(made) >= 4
-        for found in made:
-            assert found is not None
-            np.testing.assert_allclose(evaluate(found[0], inputs, wide=True)["out0"], expected, rtol=1e-9)
-            assert apply(program, found[1]) == found[0]
+        points = [{"queries": q, "columns": c, "keys": 0, "unroll": 1} for q, c in picked]
+        assert len(points) >= 4
+        for point in points:
+            after = apply(found.program, found.decisions.steps(point))
+            np.testing.assert_allclose(evaluate(after, inputs, wide=True)["out0"], expected, rtol=1e-9)
 
 
 @pytest.mark.skipif(not supported(), reason="no code is made for this processor")
@@ -157,10 +158,11 @@ def test_blocks_of_keys_behind_the_last_one_that_counts(kind: str, keys: int) ->
     inputs = values(program)
     expected = evaluate(program, {n: x.astype(np.float64) for n, x in inputs.items()}, wide=True)["out0"]
     for unroll in (1, 2, 4):
-        decisions = ChainDecisions(host().lanes("float32"), 2, 2, 1, keys, unroll)
-        found = chain(program, "out0", host(), decisions=decisions)
+        found = chain(program, "out0", host())
         assert found is not None
-        got = build(generate(found[0])).run(inputs, guard=True)["out0"]
+        point = {"queries": (host().lanes("float32"), 2), "columns": (1, 2), "keys": keys, "unroll": unroll}
+        after = apply(found.program, found.decisions.steps(point))
+        got = build(generate(after)).run(inputs, guard=True)["out0"]
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
 
 

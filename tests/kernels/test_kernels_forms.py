@@ -16,7 +16,7 @@ from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.index import Symbol, of_atom, substitute
 from superopt.kernels.choose.defaults import traces, written
 from superopt.kernels.choose.regions import Region
-from superopt.kernels.choose.transforms import TransformDecisions, transformed
+from superopt.kernels.choose.transforms import transformed
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
@@ -67,11 +67,13 @@ def test_winograd_is_one_kernel(name: str, threads: int) -> None:
 def test_tasks_of_winograd_share_channels_and_rows_of_tiles(columns: int) -> None:
     (region,) = winograd(9, channels=32)
     program = from_graph(region.graph.outputs)
-    made = transformed(program, host(), decisions=TransformDecisions(block=1, columns=columns, rows=3, vectors=1))
-    assert made is not None
-    host_stage = made[0].stage("out0")
+    found = transformed(program, host())
+    assert found is not None
+    point = {"block": 1, "columns": columns, "tile": (1, 3), "unroll": 4}
+    scheduled = apply(found.program, found.decisions.steps(point))
+    host_stage = scheduled.stage("out0")
     assert [a.extent for a in host_stage.axes if a.kind == "parallel"] == [1, 5, *([2] if columns == 16 else [])]
-    right_and_proved(program, made[0])
+    right_and_proved(program, scheduled)
 
 
 def right_and_proved(program: LoopProgram, scheduled: LoopProgram) -> None:
@@ -93,7 +95,8 @@ def test_a_transform_of_too_few_planes_is_refuted() -> None:
     """A schedule whose input transform leaves out a plane, or whose tile sums too little, is no schedule."""
     (region,) = winograd(6)
     program = from_graph(region.graph.outputs)
-    made = transformed(program, host())
+    found = transformed(program, host())
+    made = None if found is None else found.default()
     assert made is not None
     stages = {s.buffer: s for s in made[0].stages}
     before = stages["s0"]

@@ -18,6 +18,7 @@ from superopt.make.plain import KernelMaker
 from superopt.make.schedules import ScheduleStage
 from superopt.pipeline import exploring, optimizer
 from superopt.workshop import cluster as clusters
+from superopt.workshop.scheduler import LocalExecutor, Seat
 
 RNG = np.random.default_rng(0)
 
@@ -180,12 +181,13 @@ def test_options_of_other_types_are_refused_at_once(name: str, value: Any) -> No
     assert caught.value.hint.startswith("it has to be ")
 
 
-def test_schedules_are_searched_by_the_workers_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Cluster:
-        """Workers of an address, none of which starts."""
+def test_all_jobs_are_done_by_the_workers_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cluster(LocalExecutor):
+        """Workers of an address, which are of this machine."""
 
         def __init__(self, address: str) -> None:
             self.address, self.ended = address, False
+            self.asked: list[str] = []
 
         def __enter__(self) -> Cluster:
             return self
@@ -193,11 +195,9 @@ def test_schedules_are_searched_by_the_workers_that_are_named(monkeypatch: pytes
         def __exit__(self, *_: object) -> None:
             self.ended = True
 
-        def seats(self, count: int, limits: Any) -> list[Any]:
-            raise AskedError
-
-    class AskedError(Exception):
-        pass
+        def seats(self, count: int, limits: Any, *, inline: bool = False, loads: str = "") -> list[Seat]:
+            self.asked.append(loads)
+            return super().seats(count, limits, inline=inline, loads=loads)
 
     makers: list[KernelMaker] = []
     monkeypatch.setattr(clusters, "RayExecutor", Cluster)
@@ -206,9 +206,10 @@ def test_schedules_are_searched_by_the_workers_that_are_named(monkeypatch: pytes
     cluster = makers[0]._executor
     assert isinstance(cluster, Cluster)
     assert (cluster.address, cluster.ended) == ("a:1", True)
+    assert cluster.asked == ["", "", "", "superopt.make.making:load"], "programs, again, kernels; their makers"
     stage = ScheduleStage(makers[0]._pool, None, executor=cluster)  # type: ignore[arg-type]
-    with pytest.raises(AskedError):
-        stage.searched([], {}, {}, Deadline.within(60.0))
+    assert stage.searched([], {}, {}, Deadline.within(60.0)) == {}
+    assert len(cluster.asked) == 5
 
 
 def test_what_was_returned_for_want_of_time_is_no_answer_for_later(

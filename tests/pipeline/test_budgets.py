@@ -93,14 +93,14 @@ def test_builds_that_would_end_too_late_are_not_begun(clock: Clock, builds_s: fl
     assert len(last["seconds"]) == built + 2
 
 
-def test_slow_builds_are_kept_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_KEPT", {})
-    monkeypatch.setattr(programs, "_program", lambda *_: lambda: None)
-    spec = {"hot": "h", "prepare": None, "constants": {}, "given": {}, "backend": ""}
+def test_slow_builds_are_kept_by_the_worker() -> None:
+    x, w = make_input("x", (3,)), make_input("w", (3,), frozen=True)
+    hot = print_graph(Graph((x, w), (mk("add", x, w),)))
+    spec = {"hot": hot, "prepare": None, "constants": {}, "given": {}, "backend": "", "modules": {}}
 
     def kept(weight: float = 1.0) -> session.Kept:
         frozen = {"w": np.full(3, weight, np.float32)}
-        return programs._kept(spec, frozen, {}, "b", lambda: programs._digest(frozen))
+        return programs._kept(spec, frozen, {}, "superopt.backends.xla:build", lambda: programs._digest(frozen))
 
     fast = kept()
     fast.build_s = 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -98,7 +99,7 @@ def test_an_interrupted_contest_keeps_the_plain_candidate(monkeypatch: pytest.Mo
 
 def test_an_interruption_of_the_gains_keeps_the_winner(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
     monkeypatch.setattr(contesting, "measured_gains", interrupt)
-    monkeypatch.setattr(superopt.contest.contest._Contest, "_with_options", lambda self, first: first)
+    monkeypatch.setattr(contesting, "contest", functools.partial(contesting.contest, options=False))
     assert run(kernels=False).report.verdict == "faster program returned"
     assert begun == ["contest"]
 

@@ -464,7 +464,7 @@ def test_numbers_of_python_where_jit_is_disabled() -> None:
         return jnp.tanh(x) * n + x.sum()
 
     x = jnp.arange(4.0)
-    made = superopt.optimize(fn, x, 2.0)
+    made = superopt.optimize(fn, x, 2.0, search=False, store=False)
     with jax.disable_jit():
         np.testing.assert_allclose(made(x, 5.0), fn(x, 5.0), rtol=1e-5)
 
@@ -476,7 +476,9 @@ def test_every_type_is_called_through_one_jitted_function(fn: Any, monkeypatch: 
     for x in xs:
         same(ours(x), jax.jit(fn)(x))
     assert len(ours.programs) == 4
-    monkeypatch.setattr(ours, "_found", None)  # no call looks at its arguments
+    monkeypatch.setattr(jax.tree_util, "tree_flatten", None)  # no call looks at its arguments
+    with pytest.raises(TypeError, match="not callable"):
+        ours(jnp.asarray(X[:1]))  # of another type
     for x in xs:
         same(ours(x), jax.jit(fn)(x))
         np.testing.assert_allclose(jax.vmap(ours)(x[None])[0], fn(x), atol=1e-5)
@@ -490,9 +492,11 @@ def test_types_of_a_function_with_frozen_arguments_are_found_without_a_check(mon
         for x in xs:
             ours(w, x)
     with monkeypatch.context() as patch:
-        patch.setattr(ours, "_found", None)
+        patch.setattr(jax.tree_util, "tree_flatten", None)
         for x in xs:
             np.testing.assert_allclose(ours(w, x), x @ (w @ w), atol=1e-5)
+        with pytest.raises(TypeError, match="not callable"):
+            ours(w, jnp.asarray(X))  # of another type
     for x in xs:
         np.testing.assert_allclose(ours(2 * w, x), 4 * (x @ (w @ w)), atol=1e-5)
 
@@ -576,7 +580,7 @@ def test_a_line_says_what_takes_long(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(jitted, "optimize", slow)
     superopt.jit(lambda x: x * 2, **FAST)(X)
     assert not caplog.records
-    monkeypatch.setattr(shares, "_SILENT_MS", 10)
+    monkeypatch.setattr(shares, "SILENT_MS", 10)
     superopt.jit(twice_mixed, **FAST)(X)
     (record,) = caplog.records
     assert record.getMessage() == "superopt.jit: optimising twice_mixed of float32[4,8]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from dataclasses import fields, replace
 from pathlib import Path
@@ -58,15 +59,16 @@ def test_forms_that_were_made_before_a_failure_are_in_the_contest(
 
     monkeypatch.setattr(forming, "apart_s", lambda *_: None)
     monkeypatch.setattr(forming, "forms_of", lambda _: forms)
-    monkeypatch.setattr(forming, "_gains", lambda *_: False)
-    monkeypatch.setattr(forming, "_whole", lambda *_: forms)
-    monkeypatch.setattr(forming, "_distinguished", lambda *_: forms)
-    session: Any = SimpleNamespace(
-        fallback=Fallback(), kernel_maker=SimpleNamespace(make=made, predicted=lambda form: form)
+    monkeypatch.setattr(forming, "priced", lambda _, forms: forms)
+    monkeypatch.setattr(forming, "that_differ", lambda _, forms, made: forms)
+    maker = SimpleNamespace(
+        make=made, predicted=lambda form: form, seconds_for=lambda form: math.inf, has_made=lambda form: True
     )
-    found: Any = SimpleNamespace(model=None, result=SimpleNamespace(original=None))
+    session: Any = SimpleNamespace(fallback=Fallback(), kernel_maker=maker)
+    found: Any = SimpleNamespace(model=None, timer=None, result=SimpleNamespace(original=None))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StageWarning)
-        after = forming.make_forms(session, RunState(found=found, made=(plain,), hurried=True))
+        begun = RunState(found=found, made=(plain,), hurried=True, limits=Deadline.within(60.0))
+        after = forming.make_forms(session, begun)
     assert [form.name for form in after.made] == ["plain", "a"]
     assert list(session.fallback.lost) == ["further programs of the search in kernels"]

@@ -31,7 +31,7 @@ def make():
 def copy(tmp_path: Path) -> Path:
     """A project of one's own, with its commands in front of all others."""
     for name in ("superopt", "rewrites", "verifier", "costmodel", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / name)  # with what is compiled: else each copy compiles it again
     for name in ("pyproject.toml", "README.md"):
         shutil.copyfile(ROOT / name, tmp_path / name)
     (tmp_path / "program.py").write_text(PROGRAM)

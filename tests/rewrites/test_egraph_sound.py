@@ -11,6 +11,7 @@ from superopt.machine.deadline import Deadline
 from tests.support.egraph_checks import check_invariants, check_values
 from tests.support.egraph_programs import PROGRAMS, program
 from tests.support.egraph_random import FINITE, RICH, Builder
+from tests.support.sampling import sampled
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -61,7 +62,10 @@ BUDGETS = {
 }
 
 
-@pytest.mark.parametrize("name", BUDGETS)
+WHOLE = ("resnet50", "inception")  # those of `test_growth_budgets.py` are like them
+
+
+@pytest.mark.parametrize("name", sampled(BUDGETS, lambda _, name: name not in WHOLE))
 def test_networks_saturate_within_their_budgets(name: str) -> None:
     from superopt.frontends.jax.jaxpr import import_function
     from superopt.lab.bench.programs import nets

@@ -19,6 +19,7 @@ from superopt.backends.native import Native
 from superopt.candidates.candidate import Candidate
 from superopt.certify.kernels import prove_kernels
 from superopt.contest.rounds import ORIGINAL, Series
+from superopt.errors import InputError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.partition import cost_of, partition
@@ -93,8 +94,8 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[Graph, Any]:
         program = from_graph(graph.outputs)
         return tuning.TunedSchedule(program, list(found[graph]), 1e-5, 2e-5, 7, 1.0, 1.0, 100, (), {})
 
-    monkeypatch.setattr(kernel_search, "tune", tune)
-    monkeypatch.setattr(kernel_search.Worker, "ready", lambda worker: None)
+    monkeypatch.setattr(kernel_search, "resolve", {Native.tuner: tune}.__getitem__)
+    monkeypatch.setattr(Worker, "ready", lambda worker: None)
     return found
 
 
@@ -147,6 +148,25 @@ def test_the_default_schedule_stays_otherwise(
     rounds_in_which(6e-5 if slow else 2e-5, monkeypatch)
     deadline = Deadline.within(0.5 if change == "no time" else 30.0)
     assert KernelMaker(Pool()).searched(made, deadline, Worker(), 0) is None
+
+
+def own_tuner(graph: Graph, how: tuning.ScheduleSearch, **_: Any) -> tuning.TunedSchedule:
+    """Fail: the search that a backend of its own names."""
+    raise InputError("asked")
+
+
+def test_schedules_are_searched_by_the_function_that_the_backend_names(
+    made: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend that said that it searches had schedules of the native one tried on its kernels."""
+    monkeypatch.setattr(Worker, "ready", lambda worker: None)
+    said: list[str] = []
+    pool = Pool()
+    pool.backend = type("Other", (Native,), {"tuner": f"{__name__}:own_tuner"})()
+    maker = KernelMaker(pool, progress=said.append)
+    assert maker.searched(made, Deadline.within(30.0), Worker(), 0) is None
+    assert len(said) == len(made.kernels)
+    assert all(line.endswith(" asked") for line in said)
 
 
 def test_the_search_itself_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:

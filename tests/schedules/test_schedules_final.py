@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ from support.quantised import OTHERS, quantised
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, literal, mk
 from superopt.ir.text import print_graph
+from superopt.kernels.choose.decisions import SchedulePoint
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime import kernel as runtime
 from superopt.kernels.runtime.kernel import GuardError, Room
+from superopt.kernels.schedule.trace import Steps
 from superopt.machine import facts as machine
 from superopt.machine.deadline import Deadline
 from superopt.measure.exact import neighbours_of_kernel
@@ -35,48 +39,69 @@ def _candidates(seconds: list[float]) -> list[MeasuredSchedule]:
     return [MeasuredSchedule([[str(i)]], {}, np.zeros(1), str(i), 1e-3 * s) for i, s in enumerate(seconds)]
 
 
+class Timed:
+    """A builder without a process: every candidate is built, and takes these samples whenever it is timed."""
+
+    def __init__(self, fresh: dict[str, list[float]]) -> None:
+        self.fresh = fresh
+        self.asked: list[set[str]] = []
+
+    def build(self, indices: Sequence[int], traces: Any, *, again: bool = False) -> dict[int, dict[str, Any]]:
+        return {i: {"event": "built"} for i in indices}
+
+    def time(self, data: dict[str, Any]) -> list[dict[str, Any]]:
+        self.asked.append(set(data["digests"]))
+        return [{"digest": digest, "samples_s": self.fresh[digest]} for digest in data["digests"]]
+
+
 def _final(
-    monkeypatch: pytest.MonkeyPatch,
-    measured: list[MeasuredSchedule],
-    fresh: dict[str, list[float]],
-    *,
-    judged: bool = False,
+    measured: list[MeasuredSchedule], fresh: dict[str, list[float]], *, judged: bool = False
 ) -> MeasuredSchedule:
     """The winner, where the samples of all fresh rounds are these; the first candidate is the default."""
-    asked: list[set[str]] = []
-
-    def again(_: Any, candidates: list[MeasuredSchedule], *_rest: Any) -> dict[str, list[float]]:
-        asked.append({c.digest for c in candidates})
-        return {c.digest: fresh[c.digest] for c in candidates}
-
-    monkeypatch.setattr(search, "_again", again)
-    graph = workload("softmax f32 5x33")
-    space = space_of(from_graph(graph.outputs, name="kernel"), threads=2)
-    builder = search.CandidateBuilder(Worker(), graph, 2, Path())  # no process: it is asked nothing
+    space = space_of(from_graph(workload("softmax f32 5x33").outputs, name="kernel"), threads=1)
+    builder: Any = Timed(fresh)
     state = search._Search(
         space, search.ScheduleSearch(1.0, judged=judged), random.Random(0), Rows.empty(), default=measured[0],
         measured=list(measured),
     )  # fmt: skip
     winner, seconds, default_seconds = search._final(state, builder, 1.0)
-    assert all(measured[0].digest in names for names in asked)
+    assert all(measured[0].digest in names for names in builder.asked)
     assert winner is not None
-    assert any(len(names) == 2 for names in asked) != judged, "a caller with rounds of its own needs none for these two"
+    duels = [names for names in builder.asked if len(names) == 2]
+    assert bool(duels) != judged, "a caller with rounds of its own needs none for these two"
     assert seconds == np.median(fresh[winner.digest])
     assert default_seconds == np.median(fresh["0"])
     return winner
 
 
-def test_the_default_is_returned_unless_it_is_slower_beyond_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_is_returned_unless_it_is_slower_beyond_noise() -> None:
     measured = _candidates([2.0, 1.0, 1.5])
     noisy = [1.0, 1.2, 0.9, 1.1, 1.05, 0.95, 1.0]
     level = {"0": noisy, "1": noisy[::-1], "2": [3.0] * 7}
-    assert _final(monkeypatch, measured, level).digest == "0"
+    assert _final(measured, level).digest == "0"
     faster = {"0": noisy, "1": [0.7 * x for x in noisy], "2": [3.0] * 7}
-    assert _final(monkeypatch, measured, faster).digest == "1"
+    assert _final(measured, faster).digest == "1"
     third = {"0": noisy, "1": [3.0] * 7, "2": [0.7 * x for x in noisy]}
-    assert _final(monkeypatch, _candidates([2.0, 1.0, 1.2]), third).digest == "2"
-    assert _final(monkeypatch, _candidates([2.0, 1.0, 1.2]), level, judged=True).digest == "1", "the caller judges it"
-    assert _final(monkeypatch, _candidates([2.0, 1.0, 1.2]), third, judged=True).digest == "2"
+    assert _final(_candidates([2.0, 1.0, 1.2]), third).digest == "2"
+    assert _final(_candidates([2.0, 1.0, 1.2]), level, judged=True).digest == "1", "the caller judges it"
+    assert _final(_candidates([2.0, 1.0, 1.2]), third, judged=True).digest == "2"
+
+
+def test_a_point_that_has_no_steps_is_refused_and_others_are_proposed() -> None:
+    """A step that does not fit is found while the steps of a point are made, too."""
+    space = space_of(from_graph(workload("softmax f32 5x33").outputs, name="kernel"), threads=2)
+    (part,) = space.stages
+
+    def steps(point: SchedulePoint) -> Steps:
+        if point["vectors"] != 4:
+            raise InputError("no such vectors")
+        return part.steps(point)
+
+    space = replace(space, stages=(replace(part, steps=steps),))
+    state = search._Search(space, search.ScheduleSearch(1.0, strategy="random"), random.Random(0), Rows.empty())
+    assert {proposal.point["out0.vectors"] for proposal in search._proposed(state, 5)} == {4}
+    assert all("no such vectors" in why for why in state.refused)
+    assert state.refused
 
 
 def test_no_point_is_proposed_and_none_is_built_where_the_time_is_over() -> None:

@@ -67,11 +67,11 @@ def test_priced_regions_are_those_that_are_made(name: str) -> None:
             if root.cls >= 0 and state.layouts[root.cls] != root.perm
         ]
         for node in (*(node for _, node in state.kernels()), *filter(None, turned)):
-            priced.update(model.own.parts(kernel_graph(node)) or ())
+            priced.update(model.own.parts(kernel_graph(node)) or {})
         apart = _told(made - priced), _told(priced - made)  # a weight read twice is one operand of what is made
         assert len(made) == len(priced), f"{name}: selection {number} of seed 5: {apart}"
         ours = {region for region in made if model.is_own(region)}
-        assert model.program_s([*made.elements()], ours) == pytest.approx(state.seconds, rel=0.01), apart
+        assert model.program_s(made, ours) == pytest.approx(state.seconds, rel=0.01), apart
         assert worst_error(run_program(program, this.values), this.outputs) < 1e-4
 
 

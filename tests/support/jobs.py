@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from superopt.workshop.cluster import RayExecutor
-from superopt.workshop.job import Event, Failure, Job
-from superopt.workshop.process import ONE_KERNEL
+from superopt.workshop.job import LOST, Event, Failure, Job, WorkerDiedError
+from superopt.workshop.process import ONE_KERNEL, Worker
 from superopt.workshop.scheduler import Workers, Workshop
 
 SPANS = 3
@@ -53,3 +54,20 @@ def drive(address: str) -> None:
         print("ready", flush=True)
         input()
         print(json.dumps(spans(workshop)))
+
+
+class Losing(Worker):
+    """A worker of this machine that is lost in its requests of these numbers, each after so many events."""
+
+    def __init__(self, losses: Mapping[int, int]) -> None:
+        super().__init__()
+        self.losses, self.count = dict(losses), -1
+
+    def request(self, job: Job, end_s: float = math.inf) -> Iterator[Event]:
+        self.count += 1
+        most = self.losses.pop(self.count, math.inf)
+        for number, event in enumerate(super().request(job, end_s)):
+            if number >= most:
+                self.close()
+                raise WorkerDiedError(Failure(LOST, "the node is gone"))
+            yield event

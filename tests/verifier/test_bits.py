@@ -11,6 +11,7 @@ from superopt.ir.scalar import COMPARISONS, SCALARS, apply, convert
 from superopt.ir.types import SIGNED
 from superopt.lab.corpora.statements import engineer, integers
 from superopt.lab.corpora.statements.hostile import hostile
+from tests.support.sampling import sampled
 from verifier.equal import bits
 from verifier.equal.poly import const, var
 from verifier.equal.solver import Context, z3
@@ -102,7 +103,7 @@ TRUE = [*integers.STATEMENTS[::6], *engineer.STATEMENTS[::9]]
 OPEN = ("gradient-of-cross-entropy",)
 
 
-@pytest.mark.parametrize("statement", TRUE, ids=lambda s: s.name)
+@pytest.mark.parametrize("statement", sampled(TRUE, lambda n, s: n % 3 == 0 or s.name in OPEN), ids=lambda s: s.name)
 def test_true_statements_are_proved(statement) -> None:
     found = check_statement(statement)
     assert found.status != "REFUTED"

@@ -72,15 +72,17 @@ def forgetful() -> Iterator[None]:
 def _edit(monkeypatch: pytest.MonkeyPatch, file: str | None, function: str) -> None:
     """As if one function of a module had another body."""
     assert file is not None
-    real = digests._parsed
-    changed = real.__wrapped__(Path(file))
-    (target,) = [n for n in ast.walk(changed) if isinstance(n, ast.FunctionDef) and n.name == function]
-    target.body.insert(0, ast.parse("edited = 1").body[0])
+    edited = Path(file).read_text(encoding="utf-8")
+    real = digests.parse_module
 
-    def parsed(path: Path) -> ast.Module:
-        return changed if path == Path(file) else real(path)
+    def parsed(text: str) -> ast.Module:
+        tree = real(text)
+        if text == edited:
+            (target,) = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
+            target.body.insert(ast.get_docstring(target) is not None, ast.parse("edited = 1").body[0])
+        return tree
 
-    monkeypatch.setattr(digests, "_parsed", parsed)
+    monkeypatch.setattr(digests, "parse_module", parsed)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from verifier.equal.pointwise import ALWAYS, IN_RANGE, equal_integers
 from verifier.equal.poly import var
 from verifier.equal.ranks import ANY
 from verifier.equal.solver import Context
-from verifier.equal.terms import Apply, Const, Read, Term
+from verifier.equal.terms import Apply, Const, Read, ScalarTerm
 from verifier.equal.weights import _atoms_of_condition, signature
 from verifier.rules.prove import CONTRADICTION, prove
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED
@@ -20,7 +20,7 @@ from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED
 A, B, C = (Read(name, (var("i"),)) for name in "ABC")
 
 
-def op(fn: str, *args: Term) -> Apply:
+def op(fn: str, *args: ScalarTerm) -> Apply:
     return Apply(fn, args)
 
 
@@ -46,7 +46,7 @@ def number(n: int) -> Const:
         (op("max", A, B), op("min", A, B), ""),
     ],
 )
-def test_integers_wrap_and_divide_towards_zero(left: Term, right: Term, found: str) -> None:
+def test_integers_wrap_and_divide_towards_zero(left: ScalarTerm, right: ScalarTerm, found: str) -> None:
     answer = equal_integers(Context(), left, right, ())
     assert answer == found or (found == IN_RANGE and answer == "")
 

@@ -143,7 +143,7 @@ def test_a_false_proof_of_a_statement_is_a_defect(
     honest = statements.proved_alone(made)
     assert honest.domain is None or honest.domain.exactness != "exact"
     monkeypatch.setattr(statements, "prove_elsewhere", lying_prover(exactness))
-    monkeypatch.setattr(statements, "_search", lambda *_: None)  # what refutes before the proof sees it in float64
+    monkeypatch.setattr(statements, "clearest", lambda _: None)  # what refutes before the proof sees it in float64
     with pytest.raises(ProverDefectError, match=DEFECT):
         check_statement(made)
 
@@ -151,7 +151,7 @@ def test_a_false_proof_of_a_statement_is_a_defect(
 def test_xla_itself_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_statement("planted", lambda i: i * 2, lambda i: i * 3, ("int32[n]",), {})
     monkeypatch.setattr(statements, "prove_elsewhere", lying_prover("exact"))
-    monkeypatch.setattr(statements, "_search", lambda *_: None)
+    monkeypatch.setattr(statements, "clearest", lambda _: None)
     monkeypatch.setattr(statement_watch._Look, "by_interpreter", lambda *_: None)  # an interpreter that is wrong, too
     with pytest.raises(ProverDefectError, match="by XLA"):
         check_statement(made)

@@ -10,40 +10,68 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import superopt
+from superopt.arrays import placing
+from superopt.backends import made, native
+from superopt.backends.native import Native
 from superopt.errors import UsageError
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph
+from superopt.ir.program import original_program
+from superopt.kernels.llvm.cpu import supported
 from superopt.lab.bench.workshop import CLUSTER, WORKERS, _equal, _recovered, _scaling
 from superopt.lab.discovery import discover
 from superopt.lab.discovery.judge import still_new
 from superopt.lab.fuzz import drive
 from superopt.lab.fuzz.case import FuzzCase, FuzzValue
 from superopt.lab.fuzz.corpus import corpus
+from superopt.machine.deadline import Deadline
+from superopt.machine.switches import plain_kept
+from superopt.make.trials import TrialPool
+from superopt.measure import ComparisonSettings, Timing, compare
+from superopt.pipeline import optimizer
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.schedules.workload import workload
 from superopt.workshop import cluster as clusters
 from superopt.workshop.cluster import RayExecutor, RayNode
 from superopt.workshop.job import LOST, Event, Failure, Job, WorkerDiedError
 from superopt.workshop.process import ONE_KERNEL, ProcessLimits
-from superopt.workshop.scheduler import LOCAL, ONE_WORKER, Executor, Seat, Workers
+from superopt.workshop.scheduler import LOCAL, ONE_WORKER, Executor, Seat, Workers, sole_worker
 from tests.support.jobs import SPANS, spans
+from verifier.kernels.check import version
+from verifier.verdict import PROVED
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is of the extra `superopt[ray]`")
+kernels = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 """127.0.0.1, the same in version 6, and ::1 in the tables of the kernel."""
 SQUARE, CONTENT = "tests.support.jobs:square", "tests.support.jobs:content"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RayExecutor]:
-    with RayExecutor("local", **CLUSTER) as found:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of caches of the cluster's workers, which is another one than here, as on another machine."""
+    return tmp_path_factory.mktemp("there")
+
+
+@pytest.fixture(scope="module")
+def cluster(there: Path) -> Iterator[RayExecutor]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(there))
+        executor = RayExecutor("local", **CLUSTER)
+    with executor as found:
         yield found
 
 
@@ -72,7 +100,7 @@ def _sockets(cluster: RayExecutor) -> set[str]:
 
 def test_deterministic_jobs_give_the_local_results(cluster: RayExecutor) -> None:
     jobs, equal = _equal(cluster, 0)
-    assert jobs == 8
+    assert jobs == 16
     assert equal == 1.0
 
 
@@ -156,19 +184,28 @@ def test_one_job_at_a_time_is_timed_on_a_host_whoever_sends_it(cluster: RayExecu
 
 
 class Killing:
-    """A cluster with one worker that is killed in its first job.
+    """A cluster that has one worker of each request for some killed in its first job.
 
     Attributes:
-        victim: the worker.
+        victims: these workers.
     """
 
     def __init__(self, cluster: RayExecutor) -> None:
         self._cluster = cluster
-        self.victim: Any = None
+        self.victims: list[Any] = []
+
+    @property
+    def victim(self) -> Any:
+        """The last of them."""
+        return self.victims[-1]
+
+    def share(self, call: str, files: Mapping[str, bytes]) -> None:
+        self._cluster.share(call, files)
 
     def seats(self, count: int, limits: ProcessLimits, *, inline: bool = False, loads: str = "") -> list[Seat]:
         seats = self._cluster.seats(count, limits, inline=inline, loads=loads)
-        self.victim = victim = seats[0].worker
+        victim = seats[0].worker
+        self.victims.append(victim)
         victim.ready()
         request, number = victim.request, victim.pid()  # type: ignore[attr-defined]
 
@@ -230,3 +267,107 @@ def test_a_search_on_a_cluster_tries_what_a_local_one_tries(cluster: RayExecutor
     local = tried(LOCAL)
     assert len(local) > 3
     assert tried(cluster) == local
+
+
+def dots(*sizes: int) -> list[Graph]:
+    return [workload(f"dot f32 {size}x24x40") for size in sizes]
+
+
+@kernels
+def test_kernels_of_a_cluster_are_those_of_this_machine(
+    cluster: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come with the verdicts on their code, although a worker is killed in the middle."""
+    graphs, killing = dots(*range(20, 34, 2)), Killing(cluster)
+
+    def stored(name: str, executor: Executor) -> list[Any]:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        native.compiled.cache_clear()
+        with TrialPool(WORKERS, Native(), executor) as pool:
+            traces = [found for found in pool.make_all([(graph, None) for graph in graphs]) if isinstance(found, tuple)]
+            keys = [Native().key(*one) for one in zip(graphs, traces, strict=True)]
+            objects = [made.objects(*(made.find(key) or ())) for key in keys]
+            with pool.meanwhile((), list(zip(graphs, traces, strict=True))):
+                until = Deadline.within(60.0)
+                while not (until.is_over or all(made.has_verdict(key, version()) for key in keys)):
+                    time.sleep(0.05)
+        verdicts = [made.verdict(key, version(), of) for key, of in zip(keys, objects, strict=True)]
+        return [traces, keys, objects, verdicts]
+
+    local, found = stored("local", LOCAL), stored("cluster", killing)
+    assert killing.victim.started == 2
+    assert found == local
+    assert {said for said, _ in found[3]} == {PROVED}
+
+
+@kernels
+def test_a_host_has_kernels_that_others_made_before_its_next_job(
+    cluster: RayExecutor, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the host of a contest would make them again."""
+    (graph,) = dots(50)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    key, region = Native().key(graph), native.compiled(graph)
+    assert region.graph == graph
+    made.hand_over(key, tmp_path)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith(key)}
+    cluster.share("superopt.make.making:take", files)
+    (seat,) = cluster.seats(1, ONE_KERNEL)
+    stored = there / "superopt" / "kernels" / f"{key}.kernel"
+    with seat.worker as worker:
+        list(worker.request(Job("make", SQUARE, {"number": 2}, portable=True)))
+        assert not stored.exists(), "it needs none"
+        list(worker.request(Job("make", SQUARE, {"number": 2})))
+        assert stored.exists()
+
+
+@pytest.fixture
+def killing(cluster: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> Killing:
+    """The cluster of calls that name one; every kind of worker in them is killed once."""
+    killing = Killing(cluster)
+    monkeypatch.setattr(optimizer, "executor_at", lambda address: nullcontext(killing if address else LOCAL))
+    return killing
+
+
+W, V, X = (np.random.default_rng(0).standard_normal(s).astype("f") for s in ((96, 80), (80, 72), (40, 96)))
+
+
+def layers(w: Any, v: Any, x: Any) -> Any:
+    return jnp.tanh(jnp.tanh(x @ w) @ v)
+
+
+@kernels
+def test_the_plain_candidate_of_a_cluster_is_that_of_this_machine(killing: Killing) -> None:
+    with plain_kept():
+        local, found = (
+            superopt.optimize(layers, W, V, X, frozen=(0, 1), search=False, store=False, workers=workers)
+            for workers in (None, "auto")
+        )
+    *_, maker = killing.victims
+    assert maker.started == 2
+    assert found.kernels
+    assert found.kernels == local.kernels
+    np.testing.assert_array_equal(found(W, V, X), local(W, V, X))
+
+
+def test_a_comparison_on_a_cluster_outlives_its_worker(cluster: RayExecutor, tmp_path: Path) -> None:
+    """Placed weights go along, and are fetched by the node."""
+    imported, killing = import_function(layers, (W, V, X), frozen=(0, 1)), Killing(cluster)
+    program, weights = original_program(imported.graph), placing.place(tmp_path, imported.frozen_values)
+    with sole_worker(killing) as worker:
+        found = compare(program, [program], imported.live_values, weights, ComparisonSettings(3, 0.0), worker=worker)
+    assert killing.victim.started == 2
+    (timing,) = found.candidates
+    assert isinstance(timing, Timing), timing
+    assert (len(timing.samples_s), timing.max_error) == (3, 0.0)
+
+
+@kernels
+@pytest.mark.slow
+def test_a_search_on_a_cluster_outlives_all_its_workers(killing: Killing) -> None:
+    found = superopt.optimize(layers, W, V, X, frozen=(0, 1), store=False, workers="auto", budget="60s")
+    timer, _, alone, maker, *_ = killing.victims
+    assert [worker.started for worker in (timer, alone, maker)] == [2, 2, 2]
+    assert found.report.measured.before_ms
+    assert not found.report.lost
+    np.testing.assert_allclose(found(W, V, X), layers(W, V, X), rtol=1e-5, atol=1e-5)

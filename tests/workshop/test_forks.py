@@ -42,6 +42,15 @@ def test_another_environment_is_that_of_the_worker(name: str, monkeypatch: pytes
         assert started(one) == before, "a worker of the process before goes on"
 
 
+def test_the_name_of_the_current_test_is_none_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each test that optimises loads JAX for itself."""
+    with Worker() as one:
+        nursery = parent_of(started(one))
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", "another one")
+        with Worker() as two:
+            assert parent_of(started(two)) == nursery
+
+
 def test_a_worker_is_started_where_what_forked_the_last_one_is_dead() -> None:
     with Worker() as one:
         nursery = parent_of(started(one))
@@ -51,10 +60,11 @@ def test_a_worker_is_started_where_what_forked_the_last_one_is_dead() -> None:
 
 
 def test_a_worker_is_started_where_none_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> None:
+    def none(*_: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(forks, "_nursery", none)
+    monkeypatch.setenv("SUPEROPT_TEST", "another process that forks is needed")
+    monkeypatch.setattr(socket, "socketpair", none)
     with Worker() as worker:
         assert parent_of(started(worker)) == os.getpid()
 

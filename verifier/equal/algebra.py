@@ -57,10 +57,10 @@ from verifier.equal.terms import (
     Apply,
     Const,
     Infinity,
+    Integer,
     Read,
     Reduce,
-    Size,
-    Term,
+    ScalarTerm,
     Where,
     alike,
     free_of,
@@ -115,9 +115,9 @@ class Terms(Places):
     apart: bool = False
     tested: bool = False
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
-    arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
-    floating: dict[int, Term] = field(default_factory=dict[int, Term])
-    held: list[tuple[Term, list[str]]] = field(default_factory=list[tuple[Term, list[str]]])
+    arithmetic: dict[int, tuple[ScalarTerm, str]] = field(default_factory=dict[int, tuple[ScalarTerm, str]])
+    floating: dict[int, ScalarTerm] = field(default_factory=dict[int, ScalarTerm])
+    held: list[tuple[ScalarTerm, list[str]]] = field(default_factory=list[tuple[ScalarTerm, list[str]]])
     domains: Domains = field(init=False)
     rounded: Rounded = field(init=False)
 
@@ -138,13 +138,13 @@ class Terms(Places):
             done.assume(self.ranges.assumption)
 
     # ---- leaves
-    def read(self, name: str, index: Sequence[Int], dtype: str) -> Term:
+    def read(self, name: str, index: Sequence[Int], dtype: str) -> ScalarTerm:
         """The entry of an input; one at the place of an extreme of the same entries is that extreme."""
         self.ranges.kinds[name] = dtype
         made = Read(name, tuple([unwrap(i) for i in index]), dtype == "bool")
         return self._at_place(made, dtype) if self.held else made
 
-    def _at_place(self, made: Read, dtype: str) -> Term:
+    def _at_place(self, made: Read, dtype: str) -> ScalarTerm:
         """An entry, or the extreme of the entries among which it stands at the place of that extreme."""
         for number, at in dict.fromkeys(place for p in made.index for place in _places(p)):
             known, names = self.held[number]
@@ -156,20 +156,22 @@ class Terms(Places):
                 return self._of_entries(known.kind, known.size.subst(here), body, known.var, here, dtype)
         return made
 
-    def _of_entries(self, kind: str, size: Poly, body: Read, over: str, here: Mapping[str, Poly], dtype: str) -> Term:
+    def _of_entries(
+        self, kind: str, size: Poly, body: Read, over: str, here: Mapping[str, Poly], dtype: str
+    ) -> ScalarTerm:
         """The extreme of entries over a fresh index in place of the variable `over`."""
 
-        def entry_at(k: Int) -> Term:
+        def entry_at(k: Int) -> ScalarTerm:
             return _read_at(body, {**here, over: unwrap(k)})
 
         return self.reduce(kind, [Sym(size)], entry_at, dtype)
 
-    def entries(self, array: np.ndarray, index: Sequence[Int]) -> Term:
+    def entries(self, array: np.ndarray, index: Sequence[Int]) -> ScalarTerm:
         """The entry of a small constant array."""
         dtype = str(array.dtype)
         where = [unwrap(i) for i in index]
 
-        def at(part: Any, axis: int) -> Term:
+        def at(part: Any, axis: int) -> ScalarTerm:
             if axis == len(where):
                 return self.const(part.item(), dtype)
             value, last = where[axis].value, part.shape[0] - 1
@@ -182,7 +184,7 @@ class Terms(Places):
 
         return at(array, 0)
 
-    def const(self, value: bool | int | float, dtype: str) -> Term:
+    def const(self, value: bool | int | float, dtype: str) -> ScalarTerm:
         """A constant; a float32 stands for a simple fraction that rounds to it, if there is one."""
         if isinstance(value, float):
             if math.isnan(value):
@@ -202,7 +204,7 @@ class Terms(Places):
         return Const(Fraction(int(value)))
 
     # ---- scalar functions
-    def op(self, fn: str, dtype: str, *args: Term) -> Term:
+    def op(self, fn: str, dtype: str, *args: ScalarTerm) -> ScalarTerm:
         """A scalar function on operands of a dtype."""
         if fn == "select_n":
             return self._select(args)
@@ -216,7 +218,7 @@ class Terms(Places):
             return self._integers(fn, dtype, args)
         if dtype in FLOATS and (special := self._beside_infinity(fn, dtype, args)) is not None:
             return special
-        if any(isinstance(a, Size) for a in args) and (p := self._sum_of_sizes(fn, args)) is not None:
+        if any(isinstance(a, Integer) for a in args) and (p := self._sum_of_sizes(fn, args)) is not None:
             self._as_float(p, dtype)
             return integer(p)
         if dtype not in FLOATS:
@@ -225,12 +227,12 @@ class Terms(Places):
             return self.of_floats(Apply(fn, args))
         return self.rounded.to(dtype, self.of_floats(Apply(f"{fn}[{dtype}]" if self.apart else fn, args)))
 
-    def of_floats(self, made: Term) -> Term:
+    def of_floats(self, made: ScalarTerm) -> ScalarTerm:
         """Register a term as a function of floats."""
         self.floating[id(made)] = made
         return made
 
-    def _sum_of_sizes(self, fn: str, args: Sequence[Term]) -> Poly | None:
+    def _sum_of_sizes(self, fn: str, args: Sequence[ScalarTerm]) -> Poly | None:
         """A function of sizes as floats as a polynomial; None where a zero of it may have the sign -0."""
         known = [p for a in args if (p := position(a)) is not None]
         here = fn in RING | LATTICE | {"abs"} and len(known) == len(args)
@@ -238,7 +240,7 @@ class Terms(Places):
         signless = fn in ("add", "sub", "abs", *LATTICE) or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
         return total if total is None or signless or self.known(c.ne(total, 0)) else None
 
-    def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
+    def _number_test(self, fn: str, dtype: str, args: Sequence[ScalarTerm]) -> ScalarTerm | None:
         """A test for NaN or finite values as an uninterpreted predicate, or as true by assumption; None for others.
 
         A comparison of a size that the float type does not hold is an uninterpreted predicate, too.
@@ -253,12 +255,12 @@ class Terms(Places):
             if without_value(args[0]):
                 return FALSE
             return TRUE if position(args[0]) is not None else self._finite("?is_finite", args[0])
-        sizes = [a.value for a in args if isinstance(a, Size)] if fn in COMPARISONS else []
+        sizes = [a.value for a in args if isinstance(a, Integer)] if fn in COMPARISONS else []
         if not all(self.ranges.exact(p, dtype) for p in sizes):
             return self.of_floats(Apply(f"?{fn}[{dtype}]", tuple(args)))
         return None
 
-    def _finite(self, test: str, value: Term) -> Term:
+    def _finite(self, test: str, value: ScalarTerm) -> ScalarTerm:
         """A test for finite values; it is assumed to hold only for values that are defined wherever inputs are."""
         made = self.of_floats(Apply(test, (value,)))
         if not self.domains.whole(value):
@@ -269,7 +271,7 @@ class Terms(Places):
         self.assumptions[FINITE_TEST] = None
         return TRUE
 
-    def _beside_infinity(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
+    def _beside_infinity(self, fn: str, dtype: str, args: Sequence[ScalarTerm]) -> ScalarTerm | None:
         """A function of infinities, or of a choice with an infinite branch, which is applied to each branch.
 
         Values beside an infinity are assumed to be finite, as in class real; None where they may be undefined.
@@ -290,7 +292,7 @@ class Terms(Places):
             self.assumptions[BESIDE_INFINITY] = None
         return infinite
 
-    def _with_zero(self, fn: str, dtype: str, *args: Term) -> Term:
+    def _with_zero(self, fn: str, dtype: str, *args: ScalarTerm) -> ScalarTerm:
         """A function of one branch of a choice; adding 0, as a mask does where it is open, gives the other operand."""
         if fn == "add" and ZERO in args:
             self.assumptions[BESIDE_INFINITY] = None
@@ -301,7 +303,7 @@ class Terms(Places):
         if not self.ranges.exact(p, dtype):
             self.assumptions[ROUNDED] = None
 
-    def _integers(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
+    def _integers(self, fn: str, dtype: str, args: Sequence[ScalarTerm]) -> ScalarTerm:
         if fn == "shift_left" and not self.typed and (times := _power(args[1], dtype)) is not None:
             return self._integers("mul", dtype, (args[0], times))
         positions = [position(a) for a in args]
@@ -316,36 +318,36 @@ class Terms(Places):
         made = Apply(named, tuple(args))
         return made if fn in LATTICE | COMPARISONS else self.wrapping(made, dtype)
 
-    def wrapping(self, made: Term, dtype: str) -> Term:
+    def wrapping(self, made: ScalarTerm, dtype: str) -> ScalarTerm:
         """Register a term as integer arithmetic in a dtype."""
         self.arithmetic[id(made)] = made, dtype
         return made
 
-    def wraps(self, *sides: Term) -> bool:
+    def wraps(self, *sides: ScalarTerm) -> bool:
         """Whether some side has integer arithmetic on values that are no positions, which may wrap."""
         return any(id(t) in self.arithmetic for side in sides for t in walk_terms(side))
 
-    def kind(self, *sides: Term) -> str:
+    def kind(self, *sides: ScalarTerm) -> str:
         """`int` where integer arithmetic may wrap, `mixed` where floats occur as well, empty where no integers wrap."""
         mixed = any(id(t) in self.floating or self.is_float(t) for side in sides for t in walk_terms(side))
         return ("mixed" if mixed else "int") if self.wraps(*sides) else ""
 
-    def is_float(self, t: Term) -> bool:
+    def is_float(self, t: ScalarTerm) -> bool:
         """Whether a term reads an entry of a float input."""
         return isinstance(t, Read) and self.ranges.kinds.get(t.name) not in (*INTEGERS, "bool")
 
-    def _cases(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
+    def _cases(self, fn: str, dtype: str, args: Sequence[ScalarTerm]) -> ScalarTerm:
         """Move a function of a choice by an index condition into the branches of the choice."""
         at = next(i for i, a in enumerate(args) if isinstance(a, Where))
         choice = args[at]
         assert isinstance(choice, Where)
 
-        def of(part: Term) -> Term:
+        def of(part: ScalarTerm) -> ScalarTerm:
             return self.op(fn, dtype, *args[:at], part, *args[at + 1 :])
 
         return Where(choice.guard, of(choice.then), of(choice.orelse))
 
-    def _compare(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
+    def _compare(self, fn: str, dtype: str, args: Sequence[ScalarTerm]) -> ScalarTerm | None:
         """A comparison of positions (sizes, indices, entries of integer inputs) as an index condition."""
         sides = [self._side(a, dtype) for a in args]
         if sides.count(None) == 1 and dtype in INTEGERS and not self.typed:
@@ -366,7 +368,7 @@ class Terms(Places):
         }[fn]  # fmt: skip
         return self._truth(made)
 
-    def _side(self, t: Term, dtype: str) -> Poly | None:
+    def _side(self, t: ScalarTerm, dtype: str) -> Poly | None:
         """The polynomial of a term as an operand of a comparison, for which -0 and 0 are equal; None if it has none."""
         known = plain_position(t, dtype in INTEGERS and not self.typed)
         if known is not None or dtype in INTEGERS or not isinstance(t, Apply) or t.fn not in RING:
@@ -375,7 +377,7 @@ class Terms(Places):
         value = of_positions(t.fn, parts) if len(parts) == len(t.args) else None
         return value if value is not None and self.ranges.exact(value, dtype) else None
 
-    def _computed(self, t: Term) -> Poly | None:
+    def _computed(self, t: ScalarTerm) -> Poly | None:
         """The polynomial of the place of an extreme, or of a choice between positions that nothing makes wrap."""
         if not isinstance(t, Reduce | Where) and not (isinstance(t, Apply) and t.fn in LATTICE | {"select_n"}):
             return None
@@ -384,13 +386,13 @@ class Terms(Places):
         except (NotImplementedError, Wraps):
             return None
 
-    def _chosen_side(self, t: Term, dtype: str) -> bool:
+    def _chosen_side(self, t: ScalarTerm, dtype: str) -> bool:
         """Whether a term is a position, or a choice between positions (a concatenation of positions)."""
         if isinstance(t, Where):
             return self._chosen_side(t.then, dtype) and self._chosen_side(t.orelse, dtype)
         return self._side(t, dtype) is not None
 
-    def _compared_inside(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
+    def _compared_inside(self, fn: str, dtype: str, args: Sequence[ScalarTerm]) -> ScalarTerm | None:
         """Move a comparison with a constant into a maximum of integers, or into a choice between constants.
 
         max_k a_k > c holds where some a_k > c, min_k a_k < c where some a_k < c, also over an empty range of k.
@@ -415,12 +417,12 @@ class Terms(Places):
         exact = [self.ranges.exact(p, dtype) for p in sides]
         return all(exact) or any(p.value is not None and abs(p.value) < 2 ** FLOAT_BITS[dtype][1] for p in sides)
 
-    def _truth(self, g: Cond) -> Term:
+    def _truth(self, g: Cond) -> ScalarTerm:
         if self.known(g):
             return TRUE
         return FALSE if self.known(c.negate(g)) else Where(g, TRUE, FALSE)
 
-    def _select(self, args: Sequence[Term]) -> Term:
+    def _select(self, args: Sequence[ScalarTerm]) -> ScalarTerm:
         """Return a choice between cases, simplified where the predicate is known."""
         which, cases = args[0], args[1:]
         chosen = position(which)
@@ -449,7 +451,7 @@ class Terms(Places):
             return self._select((self._logical("and", (which, inner[0])), false, inner[2]))
         return Apply("select_n", (which, false, true))
 
-    def _logical(self, fn: str, args: Sequence[Term]) -> Term:
+    def _logical(self, fn: str, args: Sequence[ScalarTerm]) -> ScalarTerm:
         guards = [index_condition(a) for a in args]
         fn = {"max": "or", "min": "and", "ne": "xor", "mul": "and", "add": "or"}.get(fn, fn)
         if fn == "eq":
@@ -486,7 +488,7 @@ class Terms(Places):
             case _:
                 return of_positions(fn, xs)
 
-    def convert(self, value: Term, source: str, target: str) -> Term:
+    def convert(self, value: ScalarTerm, source: str, target: str) -> ScalarTerm:
         """The value in another dtype: widening is the identity, an inexact conversion an uninterpreted function."""
         if source == target:
             return value
@@ -517,7 +519,7 @@ class Terms(Places):
         made = Apply(f"convert[{source},{target}]", (value,))
         return self.of_floats(made) if source in FLOATS else made
 
-    def _affine(self, value: Term, source: str, target: str) -> Term | None:
+    def _affine(self, value: ScalarTerm, source: str, target: str) -> ScalarTerm | None:
         """The affine form of a widened function of one 8-bit entry that is affine at all 256 values; else None."""
         wide = target in INTEGERS and source in INTEGERS and width_of(target) > width_of(source) == 8
         if self.typed or not wide or not isinstance(value, Apply):
@@ -539,7 +541,7 @@ class Terms(Places):
         line = self.op("mul", target, self.convert(entry_of, kind, target), Const(Fraction(slope)))
         return self.op("add", target, line, Const(Fraction(start)))
 
-    def _tabulated(self, t: Term, dtype: str, given: dict[Read, np.ndarray]) -> np.ndarray | None:
+    def _tabulated(self, t: ScalarTerm, dtype: str, given: dict[Read, np.ndarray]) -> np.ndarray | None:
         """The values of an integer term at all values of one entry, by the interpreter.
 
         None where the term has other ops, types or inputs.
@@ -560,7 +562,7 @@ class Terms(Places):
             return None
         return scalar_apply(name, dtype, tuple(parts))
 
-    def _position_as(self, p: Poly, value: Term, source: str, target: str) -> Term | None:
+    def _position_as(self, p: Poly, value: ScalarTerm, source: str, target: str) -> ScalarTerm | None:
         """An integer in another dtype, or None where the conversion may change it."""
         if p.value is not None:
             return constant_as(p.value, source, target)
@@ -573,7 +575,7 @@ class Terms(Places):
         return None
 
     # ---- indices
-    def to_index(self, value: Term) -> Int:
+    def to_index(self, value: ScalarTerm) -> Int:
         """An integer scalar as an index.
 
         Raises:
@@ -582,7 +584,7 @@ class Terms(Places):
         """
         return Sym(self._index(value, ()))
 
-    def _index(self, t: Term, facts: tuple[Cond, ...]) -> Poly:
+    def _index(self, t: ScalarTerm, facts: tuple[Cond, ...]) -> Poly:
         """Return an integer term as a polynomial of positions; opaque parts become atoms."""
         known = position(t, entries=True)
         if known is not None:
@@ -618,7 +620,7 @@ class Terms(Places):
         Some entry is the extreme of an axis that is not empty, or is NaN, so the least such place is on the axis.
         """
         parts = cases_of(t.body) if t.kind == "min" else None
-        if parts is None or parts[2] != Size(var(t.var)) or not self.known(c.ge(t.size, 1)):
+        if parts is None or parts[2] != Integer(var(t.var)) or not self.known(c.ge(t.size, 1)):
             return None
         hit, beyond, _ = parts
         same, none = hit.args if isinstance(hit, Apply) and hit.fn == "or" else (hit, None)
@@ -640,7 +642,7 @@ class Terms(Places):
             kind, body = "min" if kind == "max" else "max", value.args[0]
         return _on_axis(self._held(Reduce(kind, t.var, t.size, body), PLACE), t.size)
 
-    def _held(self, t: Term, what: str) -> Poly:
+    def _held(self, t: ScalarTerm, what: str) -> Poly:
         """An unknown integer that is the same for terms that are alike, at the index variables of each."""
         free = free_of(t) - self.ctx.dims
         names = [x for x in self.ctx.ranges if x in free]
@@ -652,7 +654,7 @@ class Terms(Places):
         self.held.append((t, names))
         return unknown(f"{what}{len(self.held) - 1}", tuple(map(var, names)))
 
-    def _condition(self, t: Term, facts: tuple[Cond, ...]) -> Cond | None:
+    def _condition(self, t: ScalarTerm, facts: tuple[Cond, ...]) -> Cond | None:
         """The condition of a comparison of integers that can be index polynomials; None for other truth values."""
         known = index_condition(t)
         if known is not None or not isinstance(t, Apply) or t.fn not in COMPARISONS or id(t) in self.floating:
@@ -663,7 +665,7 @@ class Terms(Places):
         }[t.fn]  # fmt: skip
         return c.TRUE if self.known(made) else c.FALSE if self.known(c.negate(made)) else made
 
-    def from_index(self, index: Int, dtype: str) -> Term:
+    def from_index(self, index: Int, dtype: str) -> ScalarTerm:
         """An index as a scalar."""
         p = unwrap(index)
         value = integer(p)
@@ -677,7 +679,7 @@ class Terms(Places):
         return Apply(f"convert[int64,{dtype}]", (value,)) if made is None else made
 
     # ---- choice and reductions
-    def where(self, guard: CondOrBool, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
+    def where(self, guard: CondOrBool, then: Callable[[], ScalarTerm], orelse: Callable[[], ScalarTerm]) -> ScalarTerm:
         """A choice by an index condition; one branch where premises and ranges decide the condition."""
         g = c.conj(x for x in c.clauses(c.truth(guard)) if not self.known(x))
         self.guards[c.truth(guard)] = None
@@ -685,7 +687,7 @@ class Terms(Places):
             return then()
         return orelse() if self.known(c.negate(g)) else Where(g, then(), orelse())
 
-    def reduce(self, monoid: str, extents: Sequence[Int], body: Callable[..., Term], dtype: str) -> Term:
+    def reduce(self, monoid: str, extents: Sequence[Int], body: Callable[..., ScalarTerm], dtype: str) -> ScalarTerm:
         """Fold over fresh bound variables; short products are written out."""
         sizes = [unwrap(n).subst(self.settled) for n in extents]
         counts = [n.value for n in sizes]
@@ -715,8 +717,8 @@ class Terms(Places):
         wraps = dtype in INTEGERS and monoid not in LATTICE
         return self.wrapping(term, dtype) if wraps else term
 
-    def _unrolled(self, monoid: str, counts: Sequence[int], body: Callable[..., Term], dtype: str) -> Term:
-        total: Term | None = None
+    def _unrolled(self, monoid: str, counts: Sequence[int], body: Callable[..., ScalarTerm], dtype: str) -> ScalarTerm:
+        total: ScalarTerm | None = None
         fold = {"prod": "mul"}.get(monoid, monoid)
         for at in np.ndindex(*counts):
             part = body(*[int(i) for i in at])
@@ -724,7 +726,7 @@ class Terms(Places):
         return self.const(identity(monoid, dtype), dtype) if total is None else total
 
 
-def is_truth(t: Term) -> bool:
+def is_truth(t: ScalarTerm) -> bool:
     """Whether a term is a truth value rather than an integer."""
     if isinstance(t, Apply):
         if t.fn == "select_n":
@@ -758,21 +760,21 @@ def _places(p: Poly) -> Iterator[tuple[int, tuple[Poly, ...]]]:
                 yield from _places(a)
 
 
-def _closed(t: Term, names: Sequence[str]) -> Term:
+def _closed(t: ScalarTerm, names: Sequence[str]) -> ScalarTerm:
     """A term with index variables bound, so that `alike` pairs them in this order."""
     for name in names:
         t = Reduce("", name, const(0), t)
     return t
 
 
-def _chosen(case: Term, which: Term, truth: int) -> Term:
+def _chosen(case: ScalarTerm, which: ScalarTerm, truth: int) -> ScalarTerm:
     """The case of a choice whose condition has a known value; nested choices by the same condition are resolved."""
     while (inner := cases_of(case)) is not None and alike(inner[0], which):
         case = inner[1 + truth]
     return case
 
 
-def _power(by: Term, dtype: str) -> Term | None:
+def _power(by: ScalarTerm, dtype: str) -> ScalarTerm | None:
     """The factor by which a shift to the left multiplies, modulo the width; None where the shift is no constant."""
     if not isinstance(by, Const) or not 0 <= by.value < width_of(dtype) - 1:
         return None

@@ -21,11 +21,11 @@ from superopt.ir.types import INTEGERS, ITEMSIZE_BYTES, SIGNED
 from verifier.equal.conditions import Cond
 from verifier.equal.pointwise import NO_COMPARISON, Truths
 from verifier.equal.solver import NO, CannotLower, Context, z3
-from verifier.equal.terms import Apply, Const, Read, Size, Term, Where
+from verifier.equal.terms import Apply, Const, Integer, Read, ScalarTerm, Where
 
 
 def equal_bits(
-    ctx: Context, left: Term, right: Term, dtype: str, kinds: Mapping[str, str], facts: tuple[Cond, ...]
+    ctx: Context, left: ScalarTerm, right: ScalarTerm, dtype: str, kinds: Mapping[str, str], facts: tuple[Cond, ...]
 ) -> bool:
     """Whether two terms of a dtype are proved to have the same bits for all inputs.
 
@@ -63,14 +63,14 @@ class _Lowering(Truths):
         a, b = (self.number(x, dtype) for x in t.args)
         return compared(name, a, b, signed=dtype in SIGNED)
 
-    def number(self, t: Term, dtype: str) -> Any:
+    def number(self, t: ScalarTerm, dtype: str) -> Any:
         """A term of an integer type as a bit-vector."""
         width = width_of(dtype)
         if isinstance(t, Const):
             if t.value.denominator != 1:
                 raise CannotLower(f"{t.value} is no integer")
             return self._value(int(t.value), width)
-        if isinstance(t, Size):
+        if isinstance(t, Integer):
             return z3.Int2BV(self.ctx.poly(t.value), width)
         if isinstance(t, Where):
             return z3.If(self.ctx.cond(t.guard), self.number(t.then, dtype), self.number(t.orelse, dtype))

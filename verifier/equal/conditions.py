@@ -17,7 +17,7 @@ from math import gcd
 from typing import TypeAlias
 
 from rewrites.language.named import Arithmetic
-from verifier.equal.poly import Index, Poly, divide, greatest, least, poly
+from verifier.equal.poly import Poly, PolyLike, divide, greatest, least, poly
 
 CondOrBool: TypeAlias = "Cond | bool"
 
@@ -70,27 +70,27 @@ def _compare(kind: str, p: Poly) -> Cond:
     return Cond(kind, p, (), p.vars)
 
 
-def ge(a: Index, b: Index) -> Cond:
+def ge(a: PolyLike, b: PolyLike) -> Cond:
     """a >= b."""
     return _compare("ge", poly(a) - b)
 
 
-def lt(a: Index, b: Index) -> Cond:
+def lt(a: PolyLike, b: PolyLike) -> Cond:
     """a < b."""
     return _compare("ge", poly(b) - poly(a) - 1)
 
 
-def eq(a: Index, b: Index) -> Cond:
+def eq(a: PolyLike, b: PolyLike) -> Cond:
     """a == b."""
     return _compare("eq", poly(a) - b)
 
 
-def ne(a: Index, b: Index) -> Cond:
+def ne(a: PolyLike, b: PolyLike) -> Cond:
     """a != b."""
     return _compare("ne", poly(a) - b)
 
 
-def within(x: Index, n: Index) -> tuple[Cond, Cond]:
+def within(x: PolyLike, n: PolyLike) -> tuple[Cond, Cond]:
     """0 <= x < n."""
     return ge(x, 0), lt(x, n)
 

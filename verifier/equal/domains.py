@@ -14,7 +14,7 @@ from fractions import Fraction
 from superopt.ir.ops.table import PARTIAL
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
-from verifier.equal.terms import Apply, Const, Reduce, Size, Term, Where, alike, parts_of
+from verifier.equal.terms import Apply, Const, Integer, Reduce, ScalarTerm, Where, alike, parts_of
 
 _POSITIVE = frozenset({"exp", "exp2", "logistic", "cosh"})
 _SUMS = frozenset({"sum", "prod", "max", "min"})
@@ -25,10 +25,10 @@ class Domains:
     """Checks of where values are defined, with a cache; `known` decides conditions on indices."""
 
     known: Callable[[Cond], bool]
-    _signs: dict[int, tuple[Term, int]] = field(default_factory=dict[int, tuple[Term, int]])
-    _whole: dict[int, tuple[Term, bool]] = field(default_factory=dict[int, tuple[Term, bool]])
+    _signs: dict[int, tuple[ScalarTerm, int]] = field(default_factory=dict[int, tuple[ScalarTerm, int]])
+    _whole: dict[int, tuple[ScalarTerm, bool]] = field(default_factory=dict[int, tuple[ScalarTerm, bool]])
 
-    def whole(self, *terms: Term) -> bool:
+    def whole(self, *terms: ScalarTerm) -> bool:
         """Whether terms are defined wherever their inputs are."""
         for t in terms:
             if id(t) not in self._whole:
@@ -37,7 +37,7 @@ class Domains:
                 return False
         return True
 
-    def may_fail(self, t: Term) -> bool:
+    def may_fail(self, t: ScalarTerm) -> bool:
         """Whether a function may be undefined although its arguments are defined."""
         if not isinstance(t, Apply):
             return False
@@ -58,17 +58,17 @@ class Domains:
             case _:
                 return True
 
-    def sign(self, t: Term) -> int:
+    def sign(self, t: ScalarTerm) -> int:
         """The sign that is evident from a term: 2 for positive, 1 for not negative, else 0."""
         if id(t) not in self._signs:
             self._signs[id(t)] = t, self._sign(t)
         return self._signs[id(t)][1]
 
-    def _sign(self, t: Term) -> int:
+    def _sign(self, t: ScalarTerm) -> int:
         match t:
             case Const():
                 return 2 if t.value > 0 else int(t.value == 0)
-            case Size():
+            case Integer():
                 return 2 if self.known(c.ge(t.value, 1)) else int(self.known(c.ge(t.value, 0)))
             case Where():
                 return min(self.sign(t.then), self.sign(t.orelse))
@@ -81,7 +81,7 @@ class Domains:
             case _:
                 return 0
 
-    def _of_function(self, name: str, args: tuple[Term, ...]) -> int:
+    def _of_function(self, name: str, args: tuple[ScalarTerm, ...]) -> int:
         """Return the sign of a function's result: 2 for positive, 1 for not negative, else 0."""
         if name in _POSITIVE:
             return 2
@@ -109,7 +109,7 @@ class Domains:
                 return 0
 
 
-def _negated(t: Term) -> Term:
+def _negated(t: ScalarTerm) -> ScalarTerm:
     """The negation of a constant or of a negation; for any other term -1, whose sign says nothing."""
     if isinstance(t, Const):
         return Const(-t.value)

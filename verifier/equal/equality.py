@@ -25,7 +25,7 @@ from verifier.equal.normal import BITWISE, EXACT, RANGE, REAL, steps
 from verifier.equal.pointwise import ALWAYS, IN_RANGE, Premise, equal_integers, equal_pointwise, integral
 from verifier.equal.ranks import MAX_RANK
 from verifier.equal.solver import CannotLower, Context
-from verifier.equal.terms import Apply, Const, Reduce, Size, Term, functions, reductions, walk_terms
+from verifier.equal.terms import Apply, Const, Integer, Reduce, ScalarTerm, functions, reductions, walk_terms
 from verifier.equal.weights import equal
 from verifier.equal.written import written
 from verifier.verdict import UNKNOWN, UNSUPPORTED
@@ -77,8 +77,8 @@ class Stop(Exception):
 
 def equal_terms(
     ctx: Context,
-    left: Term,
-    right: Term,
+    left: ScalarTerm,
+    right: ScalarTerm,
     facts: tuple[Cond, ...],
     done: Proof,
     given: Sequence[Premise] = (),
@@ -125,7 +125,7 @@ def equal_terms(
         if range_of_proof:
             if range_of_proof != ALWAYS:
                 done.assume(NO_OVERFLOW)
-            if any(isinstance(x, Size) for x in asked.subterms()):
+            if any(isinstance(x, Integer) for x in asked.subterms()):
                 done.assume(POSITIONS)
             done.note(EXACT, "integers")
             ctx.forall = max(ctx.forall, MAX_RANK + 1)
@@ -136,7 +136,9 @@ def equal_terms(
         asked.assume_nonempty_maxima()
 
 
-def equal_exactly(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: Proof, dtype: str = "") -> bool:
+def equal_exactly(
+    ctx: Context, left: ScalarTerm, right: ScalarTerm, facts: tuple[Cond, ...], done: Proof, dtype: str = ""
+) -> bool:
     """Whether two scalars are proved equal under the facts by exact laws alone; arguments as for `equal_terms`."""
     done.obligations += 1
     asked = _Question(ctx, left, right, facts, (), dtype, done)
@@ -148,8 +150,8 @@ class _Question:
     """Two scalars to be proved equal, with facts and premises, and the causes of failure so far."""
 
     ctx: Context
-    left: Term
-    right: Term
+    left: ScalarTerm
+    right: ScalarTerm
     facts: tuple[Cond, ...]
     given: tuple[Premise, ...]
     dtype: str
@@ -157,7 +159,7 @@ class _Question:
     causes: list[str] = field(default_factory=list[str])
     loose: bool = False  # comparisons and steps read exact real numbers; the result is then no proof
 
-    def subterms(self) -> Iterator[Term]:
+    def subterms(self) -> Iterator[ScalarTerm]:
         """The subterms of both sides."""
         return itertools.chain(walk_terms(self.left), walk_terms(self.right))
 
@@ -296,7 +298,7 @@ def _check_infinities(*ps: NF) -> None:
             raise Unsupported("arithmetic on an infinity")
 
 
-def _reads_rounded(t: Term) -> bool:
+def _reads_rounded(t: ScalarTerm) -> bool:
     """Whether a term is a comparison or a step function of a value that was rounded when it was computed."""
     if not isinstance(t, Apply) or not (t.fn in COMPARISONS or t.fn == "sign" or t.fn.startswith("?") or steps(t.fn)):
         return False
@@ -304,7 +306,7 @@ def _reads_rounded(t: Term) -> bool:
     return bool(reductions(t) - {"max", "min", "or", "and"}) or not names <= UNROUNDED | LOGICAL | {"convert", "narrow"}
 
 
-def _is_rounded_step(t: Term) -> bool:
+def _is_rounded_step(t: ScalarTerm) -> bool:
     """Whether a term is a step function of a computed value, which rounding may have put on either side of a step."""
     names = {fn.partition("[")[0] for fn in functions(t)} if isinstance(t, Apply) and steps(t.fn) else set[str]()
     return not names <= UNROUNDED | LOGICAL | {"convert", "narrow"}

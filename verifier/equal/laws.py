@@ -54,7 +54,7 @@ from verifier.equal.normal import EXACT, RANGE, Normaliser
 from verifier.equal.pointwise import Premise
 from verifier.equal.poly import Poly, const, quoted, var
 from verifier.equal.solver import Context
-from verifier.equal.terms import Apply, Const, Read, Reduce, Term
+from verifier.equal.terms import Apply, Const, Read, Reduce, ScalarTerm
 
 CLEARED = 6
 SPLIT = 4
@@ -479,7 +479,7 @@ def _order(m: Monomial) -> str:
     return f"{m.atoms}{m.sizes}{m.guards}"
 
 
-def as_product(x: Term, exponent: Term) -> Term | None:
+def as_product(x: ScalarTerm, exponent: ScalarTerm) -> ScalarTerm | None:
     """x^c as products and square roots, or None where c is no small constant of few binary digits."""
     if not isinstance(exponent, Const) or exponent.truth:
         return None
@@ -505,47 +505,47 @@ def _number(n: int) -> Const:
     return Const(Fraction(n))
 
 
-def _sum(*args: Term) -> Term:
+def _sum(*args: ScalarTerm) -> ScalarTerm:
     total = args[0]
     for a in args[1:]:
         total = Apply("add", (total, a))
     return total
 
 
-def _product(a: Term, b: Term) -> Term:
+def _product(a: ScalarTerm, b: ScalarTerm) -> ScalarTerm:
     return Apply("mul", (a, b))
 
 
-def _exp(x: Term) -> Term:
+def _exp(x: ScalarTerm) -> ScalarTerm:
     return Apply("exp", (x,))
 
 
-def _negated(x: Term) -> Term:
+def _negated(x: ScalarTerm) -> ScalarTerm:
     return Apply("neg", (x,))
 
 
-def _erfc(x: Term) -> Term:
+def _erfc(x: ScalarTerm) -> ScalarTerm:
     return _sum(_number(1), _negated(Apply("erf", (x,))))
 
 
-def _expm1(x: Term) -> Term:
+def _expm1(x: ScalarTerm) -> ScalarTerm:
     return _sum(_exp(x), _number(-1))
 
 
-def _log1p(x: Term) -> Term:
+def _log1p(x: ScalarTerm) -> ScalarTerm:
     return Apply("log", (_sum(_number(1), x),))
 
 
-def _tanh(x: Term) -> Term:
+def _tanh(x: ScalarTerm) -> ScalarTerm:
     denominator = _sum(_exp(_product(_number(2), x)), _number(1))
     return _sum(_number(1), _product(_number(-2), Apply("recip", (denominator,))))
 
 
-def _sinh(x: Term) -> Term:
+def _sinh(x: ScalarTerm) -> ScalarTerm:
     return _product(Const(Fraction(1, 2)), _sum(_exp(x), _negated(_exp(_negated(x)))))
 
 
-def _cosh(x: Term) -> Term:
+def _cosh(x: ScalarTerm) -> ScalarTerm:
     return _product(Const(Fraction(1, 2)), _sum(_exp(x), _exp(_negated(x))))
 
 

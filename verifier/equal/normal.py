@@ -55,7 +55,7 @@ from verifier.equal.monomial import (
 )
 from verifier.equal.poly import Poly, form_of, quoted, var
 from verifier.equal.solver import Context
-from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
+from verifier.equal.terms import Apply, Const, Infinity, Integer, Read, Reduce, ScalarTerm, Where
 from verifier.equal.weights import onepoint
 
 EXACT, REAL, RANGE = "exact", "real", "range"
@@ -91,7 +91,7 @@ class Normaliser:
     bitwise: frozenset[str] = (
         frozenset()
     )  # bitwise reductions that occur; their binary functions are treated as such, too
-    _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any], init=False)
+    _memo: dict[tuple[int, Trail], tuple[ScalarTerm, NF]] = field(default_factory=dict[Any, Any], init=False)
     _stronger: dict[str, Normaliser] = field(default_factory=dict[str, Any], init=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Normaliser:
             self._stronger[laws] = made
         return self._stronger[laws]
 
-    def _laws_of(self, fn: str, args: Sequence[Term]) -> str:
+    def _laws_of(self, fn: str, args: Sequence[ScalarTerm]) -> str:
         """The laws by which the arguments of a function are normalised."""
         if self.laws == EXACT:
             return EXACT
@@ -120,7 +120,7 @@ class Normaliser:
         """The normaliser for operands of a comparison or a sign."""
         return self if self.loose else self.within(EXACT)
 
-    def nf(self, t: Term) -> NF:
+    def nf(self, t: ScalarTerm) -> NF:
         """The normal form of a term.
 
         Raises:
@@ -132,7 +132,7 @@ class Normaliser:
             hit = self._memo[key] = (t, self._nf(t))
         return hit[1]
 
-    def _chosen(self, t: Where, of: Callable[[Term], NF]) -> NF:
+    def _chosen(self, t: Where, of: Callable[[ScalarTerm], NF]) -> NF:
         """The sum of a function of both branches of a choice, each gated by its condition."""
         out: NF = []
         for branch, guard in ((t.then, t.guard), (t.orelse, c.negate(t.guard))):
@@ -140,15 +140,15 @@ class Normaliser:
                 out += gate(of(branch), guard)
         return out
 
-    def _nf(self, t: Term) -> NF:
+    def _nf(self, t: ScalarTerm) -> NF:
         if isinstance(t, Read):
             index = tuple([self._settled(i) for i in t.index])
             return [Monomial(atoms=(Atom(f"?{quoted(t.name)}" if t.boolean else quoted(t.name), index),))]
         if isinstance(t, Const):
             return [Monomial(coef=t.value)] if t.value else [] if t.truth else self._zero()
-        if isinstance(t, Size) and self.laws == EXACT:
+        if isinstance(t, Integer) and self.laws == EXACT:
             return [Monomial(atoms=(Atom("size", (self._settled(t.value),)),))]
-        if isinstance(t, Size):
+        if isinstance(t, Integer):
             k, sizes = factors(self._settled(t.value))
             return [Monomial(coef=k, sizes=sizes)]
         if isinstance(t, Infinity):
@@ -249,13 +249,13 @@ class Normaliser:
             raise Unsupported("a sum of both infinities")
         return p + q
 
-    def _opaque_term(self, fn: str, args: Sequence[Term], reader: Normaliser | None = None) -> NF:
+    def _opaque_term(self, fn: str, args: Sequence[ScalarTerm], reader: Normaliser | None = None) -> NF:
         def at(ps: list[NF]) -> NF:
             return self._function(fn, ps)
 
         return by_cases(self.ctx, [(reader or self).nf(a) for a in args], at, self.records.trail)
 
-    def _exact(self, fn: str, args: Sequence[Term]) -> NF:
+    def _exact(self, fn: str, args: Sequence[ScalarTerm]) -> NF:
         def at(given: list[NF]) -> NF:
             ps = list(given)
             if fn in ("mul", "div") and ps[1] == [ONE]:
@@ -358,7 +358,7 @@ class Normaliser:
         return [Monomial(atoms=(replace(atom, exp=-1),))]
 
     # ---- choice, logic, comparison
-    def _select(self, args: Sequence[Term]) -> NF:
+    def _select(self, args: Sequence[ScalarTerm]) -> NF:
         which, false, true = args
         p = self._truth(which)
         with self.records.under(*choice(p, True)):
@@ -367,7 +367,7 @@ class Normaliser:
             no = self.nf(false)
         return times(self.ctx, p, yes) + times(self.ctx, complement(p), no)
 
-    def _truth(self, t: Term) -> NF:
+    def _truth(self, t: ScalarTerm) -> NF:
         known = LOGICAL | COMPARISONS | {"select_n"}
         if isinstance(t, Read) or (isinstance(t, Apply) and (t.fn in known or t.fn.startswith("?"))):
             return self.nf(t)
@@ -381,7 +381,7 @@ class Normaliser:
             return self.nf(t)
         raise Unsupported("a predicate that is no comparison")
 
-    def _logic(self, fn: str, args: Sequence[Term]) -> NF:
+    def _logic(self, fn: str, args: Sequence[ScalarTerm]) -> NF:
         ps = [self._truth(a) for a in args]
         if fn == "not":
             return complement(ps[0])
@@ -390,7 +390,7 @@ class Normaliser:
             return both
         return [*ps[0], *ps[1], *scale(both, -1 if fn == "or" else -2)]
 
-    def _compare(self, fn: str, args: Sequence[Term]) -> NF:
+    def _compare(self, fn: str, args: Sequence[ScalarTerm]) -> NF:
         swapped = ("gt", "ge") if self.laws == EXACT else ("gt", "le")
         a, b = (args[1], args[0]) if fn in swapped else (args[0], args[1])
         negated = fn == "ne" or (self.laws != EXACT and fn in ("ge", "le"))
@@ -444,7 +444,7 @@ class Normaliser:
 
         return by_cases(self.ctx, [self._product_factors(t)], at, self.records.trail)
 
-    def _product_factors(self, t: Term) -> NF:
+    def _product_factors(self, t: ScalarTerm) -> NF:
         """The multiset of factors, each a guarded monomial with one atom that stands for its value."""
         if isinstance(t, Reduce) and t.kind == "prod":
             return [x for m in self._product_factors(t.body) for x in self._bound(t, m)]
@@ -461,7 +461,7 @@ class Normaliser:
         return by_cases(self.ctx, [self.nf(t)], at, self.records.trail, booleans=False)
 
     # ---- bits
-    def _bit_by_bit(self, t: Term, kind: str) -> NF:
+    def _bit_by_bit(self, t: ScalarTerm, kind: str) -> NF:
         """A reduction by bits, from its entries: a set for `or` and `and`, a multiset for `xor`."""
         name, _, dtype = kind.removesuffix("]").partition("[")
         neutral = Const(Fraction(identity(name, dtype)), truth=dtype == "bool")
@@ -476,7 +476,7 @@ class Normaliser:
 
         return by_cases(self.ctx, [self._bits_of(t, kind, neutral)], at, self.records.trail)
 
-    def _bits_of(self, t: Term, kind: str, neutral: Const) -> NF:
+    def _bits_of(self, t: ScalarTerm, kind: str, neutral: Const) -> NF:
         """The entries of a reduction by bits, each a guarded monomial with one atom that stands for its value."""
         if isinstance(t, Reduce) and t.kind == kind:
             some = not kind.startswith("xor") and self.ctx.holds(c.ge(t.size, 1))
@@ -499,7 +499,7 @@ class Normaliser:
         return by_cases(self.ctx, [self.nf(t)], at, self.records.trail, booleans=False)
 
     # ---- maxima
-    def _extreme(self, t: Term) -> NF:
+    def _extreme(self, t: ScalarTerm) -> NF:
         kind = t.kind if isinstance(t, Reduce) else t.fn if isinstance(t, Apply) else ""
         sign = -1 if kind in ("min", "and") else 1
 
@@ -516,7 +516,7 @@ class Normaliser:
             return self.labels.unfold("value", atom) or ([] if atom.label == "value()" else [Monomial(atoms=(atom,))])
         return [Monomial(atoms=(self.labels.classes.atom("rmax", [entries]),))]
 
-    def _entries(self, t: Term, sign: int) -> NF:
+    def _entries(self, t: ScalarTerm, sign: int) -> NF:
         """The set of entries of sign * t, each a guarded monomial with one atom that stands for its value."""
         if isinstance(t, Reduce) and t.kind in (("max", "or") if sign > 0 else ("min", "and")):
             out: NF = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from superopt.ir.types import INTEGERS
 from verifier.equal.algebra import Terms, is_truth
 from verifier.equal.solver import CannotLower
-from verifier.equal.terms import Apply, Read, Reduce, Term, Where
+from verifier.equal.terms import Apply, Read, Reduce, ScalarTerm, Where
 
 
 @dataclass
@@ -27,11 +27,11 @@ class IntegersAlone:
     """
 
     terms: Terms
-    same: Callable[[Term, Term], bool]
-    _inputs: list[tuple[Term, Read]] = field(default_factory=list[tuple[Term, Read]])
-    _known: dict[int, tuple[Term, Term]] = field(default_factory=dict[int, tuple[Term, Term]])
+    same: Callable[[ScalarTerm, ScalarTerm], bool]
+    _inputs: list[tuple[ScalarTerm, Read]] = field(default_factory=list[tuple[ScalarTerm, Read]])
+    _known: dict[int, tuple[ScalarTerm, ScalarTerm]] = field(default_factory=dict[int, tuple[ScalarTerm, ScalarTerm]])
 
-    def __call__(self, t: Term) -> Term:
+    def __call__(self, t: ScalarTerm) -> ScalarTerm:
         """The term with its float subterms replaced.
 
         Raises:
@@ -41,7 +41,7 @@ class IntegersAlone:
             self._known[id(t)] = t, self._of(t)
         return self._known[id(t)][1]
 
-    def _of(self, t: Term) -> Term:
+    def _of(self, t: ScalarTerm) -> ScalarTerm:
         if id(t) in self.terms.floating or isinstance(t, Reduce):
             return self._input(t)
         if self.terms.is_float(t):
@@ -52,7 +52,7 @@ class IntegersAlone:
             return replace(t, then=self(t.then), orelse=self(t.orelse))
         return t
 
-    def _input(self, t: Term) -> Read:
+    def _input(self, t: ScalarTerm) -> Read:
         known_entry = next((entry for made, entry in self._inputs if self.same(made, t)), None)
         if known_entry is not None:
             return known_entry
@@ -66,7 +66,7 @@ class IntegersAlone:
         self._inputs.append((t, made))
         return made
 
-    def _dtype(self, t: Term) -> str:
+    def _dtype(self, t: ScalarTerm) -> str:
         """The dtype of a truth value, an integer reduction or a conversion; empty for other terms."""
         if is_truth(t):
             return "bool"

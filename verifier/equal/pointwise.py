@@ -33,17 +33,17 @@ from verifier.equal.terms import (
     Apply,
     Const,
     Infinity,
+    Integer,
     Read,
     Reduce,
-    Size,
-    Term,
+    ScalarTerm,
     Where,
     functions,
     reductions,
     walk_terms,
 )
 
-Premise: TypeAlias = "tuple[Cond, Term]"
+Premise: TypeAlias = "tuple[Cond, ScalarTerm]"
 """A condition, and a Boolean term that is true where it holds."""
 
 
@@ -77,8 +77,8 @@ class Theory(Protocol):
 
 def equal_pointwise(
     ctx: Context,
-    left: Term,
-    right: Term,
+    left: ScalarTerm,
+    right: ScalarTerm,
     facts: tuple[Cond, ...],
     given: Sequence[Premise] = (),
     *,
@@ -99,7 +99,7 @@ def equal_pointwise(
     return decide(ctx, Reals(ctx, unrounded=theory.unrounded), left, right, facts, given, rounded=True)
 
 
-def compares_rounded(t: Term) -> bool:
+def compares_rounded(t: ScalarTerm) -> bool:
     """Whether a term has a comparison, or a sign, of a value that was rounded when it was computed."""
     asks = (x for x in walk_terms(t) if isinstance(x, Apply) and (x.fn in COMPARISONS or x.fn == "sign"))
     return any(not functions(x) <= {*_UNROUNDED, *COMPARISONS, *LOGICAL} for x in asks)
@@ -108,8 +108,8 @@ def compares_rounded(t: Term) -> bool:
 def decide(
     ctx: Context,
     theory: Theory,
-    left: Term,
-    right: Term,
+    left: ScalarTerm,
+    right: ScalarTerm,
     facts: tuple[Cond, ...],
     given: Sequence[Premise] = (),
     *,
@@ -178,7 +178,7 @@ class Truths:
 
     ctx: Context
 
-    def truth(self, t: Term) -> Any:
+    def truth(self, t: ScalarTerm) -> Any:
         """A term as a truth value.
 
         Raises:
@@ -223,7 +223,7 @@ class SolverLowering(Truths):
     theory: Theory
     rounded: bool = False
 
-    def is_truth(self, t: Term) -> bool:
+    def is_truth(self, t: ScalarTerm) -> bool:
         """Whether a term denotes a truth value."""
         if isinstance(t, Read):
             return t.boolean
@@ -248,7 +248,7 @@ class SolverLowering(Truths):
         """The lowering for operands of comparisons, in which arithmetic that rounds is opaque."""
         return self if self.rounded else replace(self, rounded=True)
 
-    def number(self, t: Term) -> Any:
+    def number(self, t: ScalarTerm) -> Any:
         """A term as a number.
 
         Raises:
@@ -260,7 +260,7 @@ class SolverLowering(Truths):
             return self.theory.entry(self.read(t, self.theory.sort))
         if isinstance(t, Const):
             return self.theory.const(t.value)
-        if isinstance(t, Size):
+        if isinstance(t, Integer):
             return self.theory.position(self.ctx.poly(t.value))
         if isinstance(t, Where):
             return z3.If(self.ctx.cond(t.guard), self.number(t.then), self.number(t.orelse))
@@ -332,13 +332,13 @@ _INTEGRAL = WRAPPING | COMPARISONS | LOGICAL | ORDER.keys() | {"rem", "sign", "s
 ALWAYS, IN_RANGE = "always", "in range"
 
 
-def integral(*terms: Term) -> bool:
+def integral(*terms: ScalarTerm) -> bool:
     """Whether all functions are interpreted on integers, or are meta-variables, which stand for any function."""
     return all(f in _INTEGRAL or f.startswith("$") for t in terms for f in functions(t))
 
 
 def equal_integers(
-    ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], given: Sequence[Premise] = ()
+    ctx: Context, left: ScalarTerm, right: ScalarTerm, facts: tuple[Cond, ...], given: Sequence[Premise] = ()
 ) -> str:
     """Where two terms are proved equal: `always` (at every width), `in range` (without overflow), or empty for nowhere.
 
@@ -363,7 +363,12 @@ def equal_integers(
 
 
 def _at_width(
-    ctx: Context, machine: MachineIntegers, left: Term, right: Term, facts: tuple[Cond, ...], given: Sequence[Premise]
+    ctx: Context,
+    machine: MachineIntegers,
+    left: ScalarTerm,
+    right: ScalarTerm,
+    facts: tuple[Cond, ...],
+    given: Sequence[Premise],
 ) -> bool | None:
     """Whether two terms are proved equal at one width; None where a constant is no value of the type."""
     try:

@@ -21,8 +21,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-Mono: TypeAlias = "tuple[str, ...]"
-Index: TypeAlias = "int | Poly"
+NameProduct: TypeAlias = "tuple[str, ...]"
+PolyLike: TypeAlias = "int | Poly"
 
 AtomForm: TypeAlias = "tuple[str, tuple[Poly, ...]]"
 _FORMS: dict[str, AtomForm] = {}  # hash-consing table of the non-polynomial atoms: text -> (op, arguments)
@@ -33,8 +33,8 @@ class Poly:
 
     __slots__ = ("_hash", "_text", "_vars", "terms")
 
-    def __init__(self, terms: Iterable[tuple[Mono, int]]) -> None:
-        self.terms: tuple[tuple[Mono, int], ...] = tuple(sorted((m, c) for m, c in terms if c))
+    def __init__(self, terms: Iterable[tuple[NameProduct, int]]) -> None:
+        self.terms: tuple[tuple[NameProduct, int], ...] = tuple(sorted((m, c) for m, c in terms if c))
         self._hash: int | None = None
         self._vars: frozenset[str] | None = None
         self._text: str | None = None
@@ -91,7 +91,7 @@ class Poly:
         return tuple(dict.fromkeys(a for mono, _ in self.terms for a in mono if a in _FORMS))
 
     # ---- arithmetic
-    def __add__(self, other: Index) -> Poly:
+    def __add__(self, other: PolyLike) -> Poly:
         other = poly(other)
         if not other.terms:
             return self
@@ -107,23 +107,23 @@ class Poly:
     def __neg__(self) -> Poly:
         return self.scale(-1)
 
-    def __sub__(self, other: Index) -> Poly:
+    def __sub__(self, other: PolyLike) -> Poly:
         return self + poly(other).scale(-1)
 
-    def __rsub__(self, other: Index) -> Poly:
+    def __rsub__(self, other: PolyLike) -> Poly:
         return poly(other) + self.scale(-1)
 
     def scale(self, k: int) -> Poly:
         """This polynomial times an integer."""
         return self if k == 1 else Poly((m, c * k) for m, c in self.terms)
 
-    def __mul__(self, other: Index) -> Poly:
+    def __mul__(self, other: PolyLike) -> Poly:
         other = poly(other)
         for a, b in ((self, other), (other, self)):
             v = a.value
             if v is not None:
                 return b.scale(v)
-        out: dict[Mono, int] = {}
+        out: dict[NameProduct, int] = {}
         for m, c in self.terms:
             for n, d in other.terms:
                 k = tuple(sorted(m + n))
@@ -132,16 +132,16 @@ class Poly:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, other: Index) -> Poly:
+    def __floordiv__(self, other: PolyLike) -> Poly:
         return divide(self, poly(other))[0]
 
-    def __rfloordiv__(self, other: Index) -> Poly:
+    def __rfloordiv__(self, other: PolyLike) -> Poly:
         return divide(poly(other), self)[0]
 
-    def __mod__(self, other: Index) -> Poly:
+    def __mod__(self, other: PolyLike) -> Poly:
         return divide(self, poly(other))[1]
 
-    def __rmod__(self, other: Index) -> Poly:
+    def __rmod__(self, other: PolyLike) -> Poly:
         return divide(poly(other), self)[1]
 
     # ---- substitution
@@ -150,7 +150,7 @@ class Poly:
         if not any(v in sub for v in self.vars):
             return self
         total = const(0)
-        keep: list[tuple[Mono, int]] = []
+        keep: list[tuple[NameProduct, int]] = []
         for mono, c in self.terms:
             if not any(a in sub or a in _FORMS for a in mono):
                 keep.append((mono, c))
@@ -163,8 +163,8 @@ class Poly:
 
     def affine(self, k: str) -> tuple[Poly, Poly] | None:
         """`(c, r)` with self = c*k + r and k in neither, or None."""
-        lin: list[tuple[Mono, int]] = []
-        rest: list[tuple[Mono, int]] = []
+        lin: list[tuple[NameProduct, int]] = []
+        rest: list[tuple[NameProduct, int]] = []
         for mono, c in self.terms:
             n = mono.count(k)
             if n == 1:
@@ -190,7 +190,7 @@ def _subst_atom(atom: str, sub: Mapping[str, Poly]) -> Poly:
     return made(*new) if made else _entry(op, new)
 
 
-def _show(terms: tuple[tuple[Mono, int], ...]) -> str:
+def _show(terms: tuple[tuple[NameProduct, int], ...]) -> str:
     if not terms:
         return "0"
     out: list[str] = []
@@ -205,7 +205,7 @@ def _show(terms: tuple[tuple[Mono, int], ...]) -> str:
     return "".join(out)
 
 
-def _display_order(term: tuple[Mono, int]) -> tuple[bool, Mono]:
+def _display_order(term: tuple[NameProduct, int]) -> tuple[bool, NameProduct]:
     return (not term[0], term[0])
 
 
@@ -219,7 +219,7 @@ def var(name: str) -> Poly:
     return Poly((((name,), 1),))
 
 
-def poly(x: Index) -> Poly:
+def poly(x: PolyLike) -> Poly:
     """An int or polynomial as a polynomial."""
     return x if isinstance(x, Poly) else const(x)
 
@@ -290,8 +290,8 @@ def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
         raise ZeroDivisionError(f"{a} divided by 0")
     if n is not None and n < 0:
         raise ValueError(f"division by the negative constant {n}")
-    quot: list[tuple[Mono, int]] = []
-    rest: list[tuple[Mono, int]] = []
+    quot: list[tuple[NameProduct, int]] = []
+    rest: list[tuple[NameProduct, int]] = []
     lead, k = b.terms[0] if len(b.terms) == 1 else ((), 0)
     for mono, c in a.terms:
         if n is not None:
@@ -335,7 +335,7 @@ def _divide_again(a: Poly, b: Poly) -> tuple[Poly, Poly]:
     return _form("//", a, b), _form("%", a, b)
 
 
-def _without(mono: Mono, part: Mono) -> Mono | None:
+def _without(mono: NameProduct, part: NameProduct) -> NameProduct | None:
     left = list(mono)
     for a in part:
         if a not in left:
@@ -344,12 +344,12 @@ def _without(mono: Mono, part: Mono) -> Mono | None:
     return tuple(left)
 
 
-def least(a: Index, b: Index) -> Poly:
+def least(a: PolyLike, b: PolyLike) -> Poly:
     """min(a, b)."""
     return _extreme("min", poly(a), poly(b))
 
 
-def greatest(a: Index, b: Index) -> Poly:
+def greatest(a: PolyLike, b: PolyLike) -> Poly:
     """max(a, b)."""
     return _extreme("max", poly(a), poly(b))
 

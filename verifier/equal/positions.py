@@ -15,15 +15,15 @@ from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.poly import Poly, const, entry, greatest, least
 from verifier.equal.ranges import of_type
-from verifier.equal.terms import ONE, ZERO, Apply, Const, Read, Size, Term, Where
+from verifier.equal.terms import ONE, ZERO, Apply, Const, Integer, Read, ScalarTerm, Where
 
 LATTICE = frozenset({"max", "min"})
 RING = frozenset({"add", "sub", "mul", "neg"})
 
 
-def position(t: Term, entries: bool = False) -> Poly | None:
+def position(t: ScalarTerm, entries: bool = False) -> Poly | None:
     """The polynomial of a size, an index or an integer constant (with `entries`, of an entry of an input), or None."""
-    if isinstance(t, Size):
+    if isinstance(t, Integer):
         return t.value
     if isinstance(t, Const) and t.value.denominator == 1:
         return const(int(t.value))
@@ -32,7 +32,7 @@ def position(t: Term, entries: bool = False) -> Poly | None:
     return None
 
 
-def plain_position(t: Term, entries: bool) -> Poly | None:
+def plain_position(t: ScalarTerm, entries: bool) -> Poly | None:
     """The polynomial of a term that cannot overflow: a position, an entry, or an extremum of these; or None."""
     if entries and isinstance(t, Apply) and t.fn in LATTICE:
         a, b = (plain_position(x, entries) for x in t.args)
@@ -42,12 +42,12 @@ def plain_position(t: Term, entries: bool) -> Poly | None:
     return position(t, entries)
 
 
-def integer(p: Poly) -> Term:
+def integer(p: Poly) -> ScalarTerm:
     """A position as a scalar."""
-    return Size(p) if p.value is None else Const(Fraction(p.value))
+    return Integer(p) if p.value is None else Const(Fraction(p.value))
 
 
-def index_condition(t: Term) -> Cond | None:
+def index_condition(t: ScalarTerm) -> Cond | None:
     """The index condition equal to a predicate, or None."""
     if t == ONE:
         return c.TRUE
@@ -87,7 +87,7 @@ def of_positions(fn: str, xs: list[Poly]) -> Poly | None:
             return None
 
 
-def constant_as(value: int, source: str, target: str) -> Term | None:
+def constant_as(value: int, source: str, target: str) -> ScalarTerm | None:
     """An integer constant in another dtype; None where a conversion has no defined value."""
     if target in FLOATS:
         made = float(numpy_dtype(target).type(value))

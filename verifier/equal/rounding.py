@@ -11,7 +11,7 @@ from superopt.ir.scalar import UNROUNDED, numpy_dtype
 from superopt.ir.types import INTEGERS
 from verifier.equal.positions import LATTICE
 from verifier.equal.ranges import FLOAT_BITS, of_type
-from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Term, Where
+from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, ScalarTerm, Where
 
 
 @dataclass
@@ -19,10 +19,12 @@ class Rounded:
     """Terms that were rounded to a type when they were computed; `kinds` are the types of inputs."""
 
     kinds: Mapping[str, str]
-    made: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]], init=False)
-    _held: dict[tuple[int, str], tuple[Term, bool]] = field(default_factory=dict[tuple[int, str], tuple[Term, bool]])
+    made: dict[int, tuple[ScalarTerm, str]] = field(default_factory=dict[int, tuple[ScalarTerm, str]], init=False)
+    _held: dict[tuple[int, str], tuple[ScalarTerm, bool]] = field(
+        default_factory=dict[tuple[int, str], tuple[ScalarTerm, bool]]
+    )
 
-    def to(self, dtype: str, made: Term) -> Term:
+    def to(self, dtype: str, made: ScalarTerm) -> ScalarTerm:
         """Register a float that was rounded to its type when it was computed."""
         self.made[id(made)] = made, dtype
         return made
@@ -31,14 +33,14 @@ class Rounded:
         """Whether floats were rounded to several types."""
         return len({dtype for _, dtype in self.made.values()}) > 1
 
-    def holds(self, dtype: str, t: Term) -> bool:
+    def holds(self, dtype: str, t: ScalarTerm) -> bool:
         """Whether a float type holds the value of a term, so that rounding to it is the identity."""
         key = (id(t), dtype)
         if key not in self._held:
             self._held[key] = t, self._has(dtype, t)
         return self._held[key][1]
 
-    def _has(self, dtype: str, t: Term) -> bool:
+    def _has(self, dtype: str, t: ScalarTerm) -> bool:
         """Whether all values of a term are numbers of a type."""
         if id(t) in self.made:
             return within(self.made[id(t)][1], dtype)

@@ -37,7 +37,7 @@ class Const:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class Integer:
     """An integer expression as a scalar."""
 
     value: Poly
@@ -58,7 +58,7 @@ class Apply:
     """
 
     fn: str
-    args: tuple[Term, ...]
+    args: tuple[ScalarTerm, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Where:
     """`then` where the index condition holds, else `orelse`."""
 
     guard: Cond
-    then: Term
-    orelse: Term
+    then: ScalarTerm
+    orelse: ScalarTerm
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class Reduce:
     kind: str
     var: str
     size: Poly
-    body: Term
+    body: ScalarTerm
     by: str = ""
 
 
-Term: TypeAlias = "Read | Const | Size | Infinity | Apply | Where | Reduce"
+ScalarTerm: TypeAlias = "Read | Const | Integer | Infinity | Apply | Where | Reduce"
 ZERO = Const(Fraction(0))
 ONE = Const(Fraction(1))
 TRUE, FALSE = Const(Fraction(1), truth=True), Const(Fraction(0), truth=True)
@@ -96,14 +96,14 @@ _Bound: TypeAlias = "tuple[tuple[str, str], ...]"
 """Pairs of variables bound by the reductions around two terms, outermost first."""
 
 
-def alike(a: Term, b: Term) -> bool:
+def alike(a: ScalarTerm, b: ScalarTerm) -> bool:
     """Whether two terms agree up to names of bound variables and the order of commuting operands.
 
     Sums of floats agree only where the same operation adds them up in the same order.
     """
     known: dict[tuple[int, int, _Bound], bool] = {}
 
-    def same(x: Term, y: Term, bound: _Bound) -> bool:
+    def same(x: ScalarTerm, y: ScalarTerm, bound: _Bound) -> bool:
         if type(x) is not type(y):
             return False
         if x is y and not bound:
@@ -116,14 +116,14 @@ def alike(a: Term, b: Term) -> bool:
     return same(a, b, ())
 
 
-def _same(x: Term, y: Term, bound: _Bound, same: Callable[[Term, Term, _Bound], bool]) -> bool:
+def _same(x: ScalarTerm, y: ScalarTerm, bound: _Bound, same: Callable[[ScalarTerm, ScalarTerm, _Bound], bool]) -> bool:
     """One step of `alike`: paired bound variables get the same new name on both sides."""
     here, there = ({pair[side]: var(f"#{i}") for i, pair in enumerate(bound)} for side in (0, 1))
     match x, y:
         case Read(), Read():
             places = [tuple([p.subst(names) for p in t.index]) for t, names in ((x, here), (y, there))]
             return (x.name, x.boolean) == (y.name, y.boolean) and places[0] == places[1]
-        case Size(), Size():
+        case Integer(), Integer():
             return x.value.subst(here) == y.value.subst(there)
         case Apply(), Apply():
             if x.fn != y.fn or len(x.args) != len(y.args):
@@ -142,7 +142,7 @@ def _same(x: Term, y: Term, bound: _Bound, same: Callable[[Term, Term, _Bound], 
             return x == y
 
 
-def parts_of(t: Term) -> tuple[Term, ...]:
+def parts_of(t: ScalarTerm) -> tuple[ScalarTerm, ...]:
     """The direct subterms of a term."""
     if isinstance(t, Apply):
         return t.args
@@ -151,10 +151,10 @@ def parts_of(t: Term) -> tuple[Term, ...]:
     return (t.body,) if isinstance(t, Reduce) else ()
 
 
-def walk_terms(t: Term) -> Iterator[Term]:
+def walk_terms(t: ScalarTerm) -> Iterator[ScalarTerm]:
     """Yield all subterms, shared ones once."""
     seen: set[int] = set()
-    todo: list[Term] = [t]
+    todo: list[ScalarTerm] = [t]
     while todo:
         t = todo.pop()
         if id(t) in seen:
@@ -164,13 +164,13 @@ def walk_terms(t: Term) -> Iterator[Term]:
         todo += parts_of(t)[::-1]
 
 
-def free_of(t: Term) -> frozenset[str]:
+def free_of(t: ScalarTerm) -> frozenset[str]:
     """The names of sizes and index variables in a term that no reduction in it binds; variables are bound once."""
     free, bound = set[str](), set[str]()
     for x in walk_terms(t):
         if isinstance(x, Read):
             free |= {name for p in x.index for name in p.vars}
-        elif isinstance(x, Size):
+        elif isinstance(x, Integer):
             free |= x.value.vars
         elif isinstance(x, Where):
             free |= x.guard.vars
@@ -180,11 +180,11 @@ def free_of(t: Term) -> frozenset[str]:
     return frozenset(free - bound)
 
 
-def reductions(t: Term) -> frozenset[str]:
+def reductions(t: ScalarTerm) -> frozenset[str]:
     """The kinds of reduction that occur in a term."""
     return frozenset(x.kind for x in walk_terms(t) if isinstance(x, Reduce))
 
 
-def functions(t: Term) -> frozenset[str]:
+def functions(t: ScalarTerm) -> frozenset[str]:
     """The scalar functions that occur in a term."""
     return frozenset(x.fn for x in walk_terms(t) if isinstance(x, Apply))

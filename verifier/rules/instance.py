@@ -33,8 +33,7 @@ from verifier.equal.ranges import PremiseRanges
 from verifier.equal.ranks import attribute_roles, rank_vectors
 from verifier.equal.sem import AxisPositions, Meaning, dtype_of
 from verifier.equal.solver import Context
-from verifier.equal.terms import Read, walk_terms
-from verifier.equal.terms import Term as Scalar
+from verifier.equal.terms import Read, ScalarTerm, walk_terms
 
 
 class IllFormed(Exception):
@@ -208,12 +207,12 @@ def _affine(e: TokenExpr, name: str) -> bool:
     )
 
 
-def symbolic(instance: RankInstance, metas: Mapping[str, str]) -> Meaning[Scalar]:
+def symbolic(instance: RankInstance, metas: Mapping[str, str]) -> Meaning[ScalarTerm]:
     """The denotations of an instance's terms at symbolic indices."""
     terms = Terms(instance.ctx, PremiseRanges(instance.ctx, untyped=True), settled=settled(instance.ctx))
     kinds = instance.env.rule.kinds
 
-    def read(name: str, index: Sequence[Int]) -> Scalar:
+    def read(name: str, index: Sequence[Int]) -> ScalarTerm:
         return terms.read(name, index, dtype_of(kinds[name]))
 
     return Meaning(instance.env, terms, read, metas)
@@ -233,7 +232,7 @@ def settled(ctx: Context) -> dict[str, Poly]:
     return out
 
 
-def output(meaning: Meaning[Scalar], sizes: NamedShape) -> tuple[dict[Any, Sym], tuple[Cond, ...]]:
+def output(meaning: Meaning[ScalarTerm], sizes: NamedShape) -> tuple[dict[Any, Sym], tuple[Cond, ...]]:
     """A symbolic index into a result, one variable per axis, and its range."""
     made: list[tuple[str, Poly]] = []
     ordered = sorted(sizes.items(), key=_by_label)
@@ -245,7 +244,9 @@ def _by_label(item: tuple[Any, Any]) -> str:
     return str(item[0])
 
 
-def premises_at(meaning: Meaning[Scalar], left: Scalar, right: Scalar, index: AxisPositions) -> tuple[Premise, ...]:
+def premises_at(
+    meaning: Meaning[ScalarTerm], left: ScalarTerm, right: ScalarTerm, index: AxisPositions
+) -> tuple[Premise, ...]:
     """The premises of the rule at the entries that two scalars read, and at the index of the result."""
     rule = meaning.env.rule
     if not rule.given:
@@ -267,7 +268,7 @@ def premises_at(meaning: Meaning[Scalar], left: Scalar, right: Scalar, index: Ax
     return tuple(out)
 
 
-def _index(meaning: Meaning[Scalar], t: Term, shape: NamedShape, read: Read) -> Premise | None:
+def _index(meaning: Meaning[ScalarTerm], t: Term, shape: NamedShape, read: Read) -> Premise | None:
     """The premise at the index of a read, or None where the read does not determine the whole index."""
     env = meaning.env
     labels = [x for token in env.rule.vars[read.name] for x in env.labels[stem(token)]]

@@ -97,35 +97,43 @@ class Referee:
         self._sent: set[str] = set()
 
     def run(self, program: RefereeProgram, arrays: Sequence[Any], seconds: float = SECONDS) -> list[np.ndarray]:
-        """Run a program on arrays and return its results.
+        """Run a program on arrays and return its results; see `run_all`."""
+        return self.run_all(program, [arrays], seconds)[0]
+
+    def run_all(
+        self, program: RefereeProgram, draws: Sequence[Sequence[Any]], seconds: float = SECONDS
+    ) -> list[list[np.ndarray]]:
+        """Run a program on several draws of its arguments, in one request, and return the results of each.
 
         Raises:
-            UnansweredError: there is no result.
+            UnansweredError: there is no result of one of them, or it takes longer than `seconds`.
         """
         with self._turn:
             try:
-                return self._asked(program, arrays, seconds)
+                return self._asked(program, draws, seconds)
             except WorkerDiedError as died:
                 failure = died.failure
                 raise UnansweredError(f"XLA ended its process: {failure.cause}: {failure.detail}") from died
 
-    def _asked(self, program: RefereeProgram, arrays: Sequence[Any], seconds: float) -> list[np.ndarray]:
+    def _asked(self, program: RefereeProgram, draws: Sequence[Sequence[Any]], seconds: float) -> list[list[np.ndarray]]:
         if not self._worker.alive:
             self._sent.clear()
             self._worker.limits = ProcessLimits(_START_S, _MEMORY_BYTES, processor=True)
             self._worker.ready()
         self._worker.limits = ProcessLimits(seconds, _MEMORY_BYTES, processor=True)
-        path, given = self._folder / "given", {str(i): np.asarray(x) for i, x in enumerate(arrays)}
+        path = self._folder / "given"
+        given = {f"{n} {i}": np.asarray(x) for n, arrays in enumerate(draws) for i, x in enumerate(arrays)}
         if program.key not in self._sent:
             given["module"] = np.frombuffer(program.module, np.uint8)
         bundles.save(path, given)
-        data = {"key": program.key, "count": len(arrays), "types": program.types, "options": dict(program.options)}
-        (event,) = self._worker.request(Job("validate", "verifier.rules.referee_jobs:run", data, {"given": str(path)}))
+        data = {"key": program.key, "draws": len(draws), "types": program.types, "options": dict(program.options)}
+        job = Job("validate", "verifier.rules.referee_jobs:run", data, {"given": str(path)})
+        *_, event = self._worker.request(job)  # one for each draw, which begins the time of the next
         if event["event"] == "refused":
             raise UnansweredError(event["message"])
         self._sent = set(event["known"])
         answer = bundles.load(Path(event["found"]))
-        return [np.array(answer[str(i)]) for i in range(len(answer))]
+        return [[np.array(answer[f"{n} {i}"]) for i in range(len(program.types[1]))] for n in range(len(draws))]
 
     def close(self) -> None:
         """End the process."""

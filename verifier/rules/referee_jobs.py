@@ -33,7 +33,7 @@ def _exported(module: bytes, *types: Sequence[tuple[Sequence[int], str]]) -> Any
 
 
 def run(request: Mapping[str, Any]) -> Iterator[Event]:
-    """Run a module, compiled once, on the arrays of a file."""
+    """Run a module, compiled once, on each draw of its arguments in a file: an event each, and one of all results."""
     path, key = Path(request["given"]), request["key"]
     given = bundles.load(path)
     try:
@@ -41,8 +41,11 @@ def run(request: Mapping[str, Any]) -> Iterator[Event]:
             if key not in _KNOWN:
                 module = _exported(given["module"].tobytes(), *request["types"])
                 _KNOWN[key] = _JIT(module.call, compiler_options=request["options"] or None)
-            outputs = _KNOWN[key](*(np.array(given[str(i)]) for i in range(request["count"])))
-            results = {str(i): np.asarray(x) for i, x in enumerate(outputs)}
+            count, results = len(request["types"][0]), dict[str, np.ndarray]()
+            for n in range(request["draws"]):
+                outputs = _KNOWN[key](*(np.array(given[f"{n} {i}"]) for i in range(count)))
+                results |= {f"{n} {i}": np.asarray(x) for i, x in enumerate(outputs)}
+                yield {"event": "ran"}
     except Exception as error:  # any exception of XLA means that there is no result
         _KNOWN.pop(key, None)
         yield {"event": "refused", "message": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from superopt.errors import ArgumentError
-from superopt.frontends.symbolic.graphs import trace_concrete
 from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
 from verifier.rules.nonvacuity import Observations, leaves_finite
@@ -36,7 +35,7 @@ def never(pair: Pairing, tried: Sequence[Sizes], strict: bool) -> dict[int, str]
     unlike, absent = dict[int, str](), dict[int, str]()
     for at in tried:
         try:
-            sides = by_contents([trace_concrete(fn, pair.specs, at).graph for fn in (pair.left, pair.right)])
+            sides = by_contents([side.graph for side in pair.sides_at(at)])
         except ArgumentError:
             continue
         if any(map(by_jax_alone, sides)):

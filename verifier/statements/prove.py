@@ -44,7 +44,7 @@ from verifier.equal.pointwise import MachineIntegers, decide
 from verifier.equal.poly import Poly, const, form_of, read_of, readable, var
 from verifier.equal.ranges import PremiseRanges
 from verifier.equal.solver import NO, CannotLower, Context, recorded
-from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, reductions, walk_terms
+from verifier.equal.terms import Apply, Read, Reduce, ScalarTerm, Where, alike, reductions, walk_terms
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
 from verifier.statements.precision import CPU, apart, several
@@ -58,7 +58,7 @@ MOST_PARTS = 8
 """Most parts of axes that are proved one after another."""
 SMALL = 64
 """Most elements of a constant array that is written out."""
-_Sides: TypeAlias = "tuple[Term, Term, tuple[Cond, ...]]"
+_Sides: TypeAlias = "tuple[ScalarTerm, ScalarTerm, tuple[Cond, ...]]"
 """Both sides at one symbolic index, and the facts about it."""
 
 
@@ -137,10 +137,10 @@ class _Work:
             raise Stop(UNKNOWN, f"{what}: {goal} does not follow")
         self.checked[goal, facts] = None
 
-    def _in_bounds(self, term: Term, facts: tuple[Cond, ...]) -> None:
+    def _in_bounds(self, term: ScalarTerm, facts: tuple[Cond, ...]) -> None:
         """Prove that every entry that a term reads, under the conditions of that read, is inside its input."""
         seen: set[tuple[int, tuple[Cond, ...]]] = set()
-        todo: list[tuple[Term, tuple[Cond, ...]]] = [(term, facts)]
+        todo: list[tuple[ScalarTerm, tuple[Cond, ...]]] = [(term, facts)]
         while todo:
             t, path = todo.pop()
             if (id(t), path) in seen:
@@ -239,7 +239,9 @@ class _Work:
         terms.certify(self.done)
         return True
 
-    def _compared(self, terms: Terms, left: Term, right: Term, facts: tuple[Cond, ...], a: Node, b: Node) -> None:
+    def _compared(
+        self, terms: Terms, left: ScalarTerm, right: ScalarTerm, facts: tuple[Cond, ...], a: Node, b: Node
+    ) -> None:
         """Prove that both sides read inside their inputs; for float maxima, assume that a zero may have either sign."""
         for side in (left, right):
             self._in_bounds(side, facts)
@@ -278,7 +280,7 @@ class _Work:
         if self.part:
             index, made = self._inside_part(a, index, made)
         facts = self.ctx.facts_of(name for name, _ in made)
-        sides: list[Term] = []
+        sides: list[ScalarTerm] = []
         try:
             for root, graph in ((a, self.pair.left), (b, self.pair.right)):
                 sides.append(denote(root, terms, self._reader(terms, graph), site=terms.site)(*index))
@@ -302,7 +304,7 @@ class _Work:
     def _reader(self, terms: Any, graph: Graph) -> Any:
         operands: dict[Node, Reader] = {}
 
-        def read(node: Node, index: Sequence[Any]) -> Term:
+        def read(node: Node, index: Sequence[Any]) -> ScalarTerm:
             if node in self.rounded:
                 value, precision = self.rounded[node]
                 if node not in operands:
@@ -337,7 +339,7 @@ class _Work:
     def _integers_alone(self, terms: Terms, a: Node, b: Node) -> _Sides:
         left, right, facts = self._denoted(terms, a, b)
 
-        def same(s: Term, t: Term) -> bool:
+        def same(s: ScalarTerm, t: ScalarTerm) -> bool:
             return alike(s, t) or (not terms.wraps(s, t) and equal_exactly(self.ctx, s, t, facts, self.done))
 
         of = IntegersAlone(terms, same)
@@ -425,7 +427,7 @@ def unsupported_ops(graph: Graph) -> list[str]:
     return list(names)
 
 
-def _kind(terms: Terms, left: Term, right: Term, a: Node) -> str:
+def _kind(terms: Terms, left: ScalarTerm, right: ScalarTerm, a: Node) -> str:
     """`Terms.kind` of an output's terms; a float output with integers is `mixed`, since floats have a -0."""
     kind = terms.kind(left, right)
     return "mixed" if kind and a.dtype in FLOATS else kind
@@ -436,7 +438,7 @@ def _plain(n: Poly) -> bool:
     return not n.forms and all(k >= 0 for _, k in n.terms)
 
 
-def _ordered(*sides: Term) -> bool:
+def _ordered(*sides: ScalarTerm) -> bool:
     """Whether there is a maximum or a minimum over a range."""
     return any(kind in ("max", "min") for side in sides for kind in reductions(side))
 

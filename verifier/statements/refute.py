@@ -116,6 +116,22 @@ class Pairing:
     drawn: int = 0
     refuses_empty: bool = False
     programs: dict[Any, RefereeProgram] = field(default_factory=dict[Any, RefereeProgram])
+    graphs: dict[Any, Traced] = field(default_factory=dict[Any, Traced])
+
+    def side_at(self, fn: Callable[..., Any], sizes: Sizes) -> Traced:
+        """One of the functions traced at some sizes, once for each.
+
+        Raises:
+            ArgumentError: it does not accept arguments of these sizes.
+        """
+        key = (fn, *sorted(sizes.items()))
+        if key not in self.graphs:
+            self.graphs[key] = trace_concrete(fn, self.specs, sizes)
+        return self.graphs[key]
+
+    def sides_at(self, sizes: Sizes) -> list[Traced]:
+        """Both functions traced at some sizes; see `side_at`."""
+        return [self.side_at(fn, sizes) for fn in (self.left, self.right)]
 
     def elements(self, sizes: Mapping[str, int]) -> int:
         """Number of elements of all inputs at some sizes."""
@@ -190,7 +206,7 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
     Raises:
         OtherGraph: one of them has another graph there than at symbolic sizes.
     """
-    left, right = (_traced(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
+    left, right = (_traced(pair, fn, sizes) for fn in (pair.left, pair.right))
     if isinstance(left, ArgumentError) or isinstance(right, ArgumentError):
         return _refusal(pair, sizes, left, right)
     pair.tried += 1
@@ -218,10 +234,10 @@ def _refusal(
     return StatementDifference(sizes, (graphs[0], graphs[1]), cause=failure(refused))
 
 
-def _traced(fn: Callable[..., Any], specs: Specs, sizes: Sizes) -> Traced | ArgumentError:
+def _traced(pair: Pairing, fn: Callable[..., Any], sizes: Sizes) -> Traced | ArgumentError:
     """The graph of a function at some sizes, or the error of its trace."""
     try:
-        return trace_concrete(fn, specs, sizes)
+        return pair.side_at(fn, sizes)
     except ArgumentError as error:
         return error
 
@@ -268,7 +284,7 @@ def differ_on(pair: Pairing, sizes: Sizes, entries: Mapping[str, Sequence[Any]])
     if any(n < pair.lowest for n in sizes.values()) or not pair.specs.admits(sizes):
         return None
     try:
-        left, right = (trace_concrete(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
+        left, right = pair.sides_at(sizes)
     except ArgumentError:
         return None
     if _mismatch(left, right) or any(by_jax_alone(t.graph) for t in (left, right)):
@@ -292,7 +308,7 @@ def differ_by_conversions(pair: Pairing) -> StatementDifference | None:
         itertools.islice(tiny_sizes(pair.specs, pair.lowest), MANY), key=pair.elements, default=dict[str, int]()
     )
     try:
-        left, right = (trace_concrete(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
+        left, right = pair.sides_at(sizes)
     except ArgumentError:
         return None
     graphs = (left.graph, right.graph)
@@ -353,24 +369,34 @@ def by_jax(pair: Pairing, values: Mapping[str, np.ndarray], x64: bool = False) -
     Raises:
         Unevaluated: XLA lacks an operation here, or a callback fails.
     """
+    return next(all_by_jax(pair, [values], x64))
+
+
+def all_by_jax(
+    pair: Pairing, draws: Sequence[Mapping[str, np.ndarray]], x64: bool = False
+) -> Iterator[list[list[np.ndarray]]]:
+    """Evaluate both sides by JAX on each draw of inputs of the same types; see `by_jax`."""
     x64 = x64 or pair.specs.wide
-    given = [values[name] for name in pair.specs.names]
-    return [_side_by_jax(pair, fn, given, x64) for fn in (pair.left, pair.right)]
+    given = [[values[name] for name in pair.specs.names] for values in draws]
+    sides = [_side_by_jax(pair, fn, given, x64) for fn in (pair.left, pair.right)]
+    return (list(results) for results in zip(*sides, strict=True))
 
 
-def _side_by_jax(pair: Pairing, fn: Callable[..., Any], given: Sequence[np.ndarray], x64: bool) -> list[np.ndarray]:
-    key = (fn, x64, *((x.shape, str(x.dtype)) for x in given))
+def _side_by_jax(
+    pair: Pairing, fn: Callable[..., Any], given: Sequence[Sequence[np.ndarray]], x64: bool
+) -> list[list[np.ndarray]]:
+    key = (fn, x64, *((x.shape, str(x.dtype)) for x in given[0]))
     try:
         if key not in pair.programs:
-            pair.programs[key] = exported(flat(pair, fn), given, x64=x64)
-        return referee().run(pair.programs[key], given)
+            pair.programs[key] = exported(flat(pair, fn), given[0], x64=x64)
+        return referee().run_all(pair.programs[key], given)
     except UnansweredError as error:
         if "callback" not in str(error):
             raise Unevaluated(str(error)) from error
     put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     try:  # a callback stays in its process
         with wide_types(x64):
-            return [np.asarray(x) for x in flat(pair, fn)(*[put(x) for x in given])]
+            return [[np.asarray(x) for x in flat(pair, fn)(*[put(x) for x in draw])] for draw in given]
     except Exception as error:
         raise Unevaluated(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
 
@@ -527,8 +553,7 @@ def simpler(pair: Pairing, found: StatementDifference) -> StatementDifference:
     """The difference on values as near to zeros and ones as a limited number of steps reaches."""
     if found.index is None or not found.values or found.tolerance != SHOWN:
         return found  # the difference is one of rounding, which simpler values may not show
-    left = trace_concrete(pair.left, pair.specs, found.sizes)
-    right = trace_concrete(pair.right, pair.specs, found.sizes)
+    left, right = pair.sides_at(found.sizes)
     if by_jax_alone(left.graph) or by_jax_alone(right.graph):
         return found  # only JAX itself evaluates these
 

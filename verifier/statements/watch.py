@@ -14,13 +14,14 @@ class becomes real.  Where results of class real differ by rounding or overflow 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from superopt.errors import ArgumentError
-from superopt.frontends.symbolic.graphs import Traced, trace_concrete
+from superopt.frontends.symbolic.graphs import Traced
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTRACTIONS
 from superopt.ir.types import FLOATS
@@ -31,7 +32,16 @@ from verifier.rules.watch import excludes_undefined
 from verifier.statements.conversions import converts, with_conversions
 from verifier.statements.draws import further_values, literals, magnitudes
 from verifier.statements.prove import unsupported_ops
-from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, Unevaluated, by_jax, make_values, show_sizes
+from verifier.statements.refute import (
+    ATTEMPTS,
+    Pairing,
+    Sizes,
+    Unevaluated,
+    all_by_jax,
+    by_jax,
+    make_values,
+    show_sizes,
+)
 from verifier.verdict import ValidityDomain
 
 ROUNDING = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-1, "bfloat16": 1e-1}
@@ -69,7 +79,7 @@ def watched(
     """
     for number, at in enumerate(tried):
         try:
-            sides = [trace_concrete(fn, pair.specs, at) for fn in (pair.left, pair.right)]
+            sides = pair.sides_at(at)
         except ArgumentError:
             continue
         if any(unsupported_ops(t.graph) for t in sides):
@@ -136,15 +146,20 @@ class _Look:
         """The first contradiction between the functions compiled by XLA, which flushes denormals to zero, or None."""
         if self.wide:
             return None
-        for attempt, kind, values in self._values(denormal=False):
-            try:
-                results = by_jax(self.pair, values)
-            except Unevaluated:  # XLA lacks an operation or type here, or crashed
-                return None
+        draws = list(self._values(denormal=False))
+        for (attempt, kind, _), results in zip(draws, self._by_xla([x for *_, x in draws]), strict=False):
             example = self._first(results, REAL, attempt, kind, " by XLA")
             if example is not None:
                 return example
         return None
+
+    def _by_xla(self, draws: Sequence[Mapping[str, np.ndarray]]) -> Iterator[list[list[np.ndarray]]]:
+        """Yield the results of both functions on each draw; ends where XLA lacks an operation or type, or crashes."""
+        try:
+            yield from all_by_jax(self.pair, draws)
+        except Unevaluated:  # of one of them
+            with contextlib.suppress(Unevaluated):
+                yield from (by_jax(self.pair, values) for values in draws)
 
     def _first(
         self,

@@ -55,7 +55,7 @@ from superopt.frontends.onnx.steps import deciding, inside
 from superopt.frontends.symbolic.known import SizeArray, has_symbolic, integers, live, number
 from superopt.machine.deadline import thread_s
 
-Value = Any
+OnnxValue = Any
 FOLD_LIMIT = 2**16
 EARLY_LIMIT = 256
 # bodies may read live values, and random values are drawn when the program runs
@@ -249,17 +249,17 @@ class Scope:
 
     context: ModelContext
     opsets: Mapping[str, int]
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, OnnxValue] = field(default_factory=dict)
     parent: Scope | None = None
     caller: Scope | None = None
     origin: dict[str, tuple[str, ...]] = field(default_factory=dict)
     producers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     depth: int = 0
     trips: int = 1
-    step: Value = None
+    step: OnnxValue = None
     deciding: frozenset[str] = frozenset()
 
-    def get(self, name: str) -> Value:
+    def get(self, name: str) -> OnnxValue:
         """Value of a name, here or in an enclosing graph."""
         scope: Scope | None = self
         while scope is not None:
@@ -301,9 +301,9 @@ class Call:
     attrs: dict[str, Any]
     since: int
     names: Sequence[str]
-    values: Sequence[Value]
+    values: Sequence[OnnxValue]
     xp: Any
-    given: Sequence[Value] = ()
+    given: Sequence[OnnxValue] = ()
 
     @property
     def n_outputs(self) -> int:
@@ -322,7 +322,7 @@ class Call:
         """Whether a step reads a result, so that its last digit counts."""
         return not self.scope.deciding.isdisjoint(self.node.output)
 
-    def static(self, value: Value, what: str = "") -> np.ndarray:
+    def static(self, value: OnnxValue, what: str = "") -> np.ndarray:
         """The NumPy value of an operand.
 
         Raises:
@@ -362,7 +362,7 @@ class Call:
         """
         self.scope.context.allowance.spend()
 
-    def ints(self, value: Value, what: str = "") -> tuple[int, ...]:
+    def ints(self, value: OnnxValue, what: str = "") -> tuple[int, ...]:
         """The operand's values as Python integers, or symbolic sizes."""
         return tuple(number(v) for v in self.static(value, what).flat)
 
@@ -393,7 +393,7 @@ def bounded(count: int, limit: int, what: str) -> int:
     return count
 
 
-def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
+def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[OnnxValue]:
     """Outputs of a graph whose inputs stand in the scope."""
     context = scope.context
     for tensor in graph.initializer:
@@ -411,11 +411,11 @@ def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
 def run_subgraph(
     graph: onnx.GraphProto,
     outer: Scope,
-    arguments: Sequence[Value] = (),
+    arguments: Sequence[OnnxValue] = (),
     names: Sequence[str] = (),
     trips: int = 1,
-    step: Value = None,
-) -> list[Value]:
+    step: OnnxValue = None,
+) -> list[OnnxValue]:
     """Outputs of the body of a control node, for these values of its inputs; the program runs it `trips` times."""
     inner = Scope(outer.context, outer.opsets, parent=outer, caller=outer, depth=outer.depth + 1, step=step)
     inner.trips = outer.trips * max(trips, 1)
@@ -444,7 +444,7 @@ def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope, wanted: Collection[
                 scope.values[name] = value
 
 
-def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
+def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[OnnxValue]:
     """Return the results of a node: of a function of the model, on the host, or in the program."""
     scope.context.allowance.spend()
     given = [scope.get(name) if name else None for name in node.input]
@@ -490,7 +490,7 @@ def _parameters(scope: Scope) -> Collection[str]:
     return scope.context.parameters
 
 
-def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Sequence[Value]:
+def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[OnnxValue]) -> Sequence[OnnxValue]:
     """The node's results from ONNX's reference evaluator, which checks little of what it is given."""
     domain = domain_of(node)
     schema = schema_of(node.op_type, scope.opsets.get(domain, 1 if domain else scope.context.opsets[""]), domain)
@@ -508,7 +508,7 @@ def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Seq
     return run_on_host(HostNode(node, tuple(values), outside, needed, functions))
 
 
-def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Sequence[Value]:
+def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[OnnxValue]) -> Sequence[OnnxValue]:
     domain = domain_of(node)
     custom = scope.context.operators.get(f"{domain}.{node.op_type}" if domain else node.op_type)
     if custom is not None:
@@ -551,23 +551,23 @@ _HALVES = ("float16", "bfloat16")
 _SINGLES = ("float16",)  # the halves that `ModelContext.singles` holds in float32
 
 
-def is_half(value: Value, kinds: Collection[str] = _HALVES) -> bool:
+def is_half(value: OnnxValue, kinds: Collection[str] = _HALVES) -> bool:
     """Whether a value is a tensor of numbers of half precision, of one of these types."""
     return getattr(getattr(value, "dtype", None), "name", "") in kinds
 
 
-def _widened(value: Value, kinds: Collection[str] = _HALVES) -> Value:
+def _widened(value: OnnxValue, kinds: Collection[str] = _HALVES) -> OnnxValue:
     return value.astype(np.float32) if is_half(value, kinds) else value
 
 
-def _half_types(node: onnx.NodeProto, schema: Any, values: Sequence[Value]) -> list[Any]:
+def _half_types(node: onnx.NodeProto, schema: Any, values: Sequence[OnnxValue]) -> list[Any]:
     """The half type of each result that has the type of an operand of half precision; None for others."""
     formals, outputs = schema.inputs, schema.outputs
     bound = {formals[min(i, len(formals) - 1)].type_str: v.dtype for i, v in enumerate(values) if is_half(v)}
     return [bound.get(outputs[min(i, len(outputs) - 1)].type_str) for i in range(len(node.output))]
 
 
-def halved(results: Sequence[Value], types: Sequence[Any]) -> list[Value]:
+def halved(results: Sequence[OnnxValue], types: Sequence[Any]) -> list[OnnxValue]:
     """The results with those of single precision rounded to these types."""
     padded = [*types, *[None] * (len(results) - len(types))]
     return [
@@ -577,8 +577,8 @@ def halved(results: Sequence[Value], types: Sequence[Any]) -> list[Value]:
 
 
 def _run_undefined(
-    entry: Implementation, node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
-) -> Sequence[Value]:
+    entry: Implementation, node: onnx.NodeProto, scope: Scope, values: Sequence[OnnxValue]
+) -> Sequence[OnnxValue]:
     """A node of an operator that the `onnx` package does not define."""
     attrs = dict(entry.attributes or {})
     check_ranges(node)
@@ -597,8 +597,8 @@ def _run_undefined(
 
 
 def _run_custom(
-    run: Callable[..., Any], node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
-) -> Sequence[Value]:
+    run: Callable[..., Any], node: onnx.NodeProto, scope: Scope, values: Sequence[OnnxValue]
+) -> Sequence[OnnxValue]:
     """A node of an operator whose function the user gives."""
     attrs = {a.name: attribute(a, scope.context.folder) for a in node.attribute}
 
@@ -609,7 +609,7 @@ def _run_custom(
     return _apply(Implementation(called, False), Call(node, scope, attrs, 1, node.input, values, jnp))
 
 
-def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
+def _apply(entry: Implementation, call: Call) -> Sequence[OnnxValue]:
     """Return the results of an operator: folded with NumPy where values are known, else traced by JAX."""
     values = call.values
     known = all(v is None or isinstance(v, np.ndarray) for v in values)
@@ -667,7 +667,7 @@ def _is_early(entry: Implementation, call: Call) -> bool:
     return all(r.size <= FOLD_LIMIT for r in results)
 
 
-def _count(values: Sequence[Value]) -> int:
+def _count(values: Sequence[OnnxValue]) -> int:
     return sum(v.size for v in values if v is not None)
 
 
@@ -677,13 +677,13 @@ def _as_numpy(results: Any) -> Any:
     return np.asarray(results) if isinstance(results, jax.Array) and results.size <= FOLD_LIMIT else results
 
 
-def _as_jax(value: Value) -> Value:
+def _as_jax(value: OnnxValue) -> OnnxValue:
     if isinstance(value, SizeArray):
         return live(value)
     return jnp.asarray(value) if isinstance(value, np.ndarray) and value.dtype.kind not in "OUST" else value
 
 
-def _types(values: Sequence[Value]) -> str:
+def _types(values: Sequence[OnnxValue]) -> str:
     return ", ".join(
         f"{v.dtype}{list(v.shape)}" if hasattr(v, "dtype") else "a sequence" if isinstance(v, list) else "nothing"
         for v in values
@@ -691,8 +691,8 @@ def _types(values: Sequence[Value]) -> str:
 
 
 def _run_function(
-    body: onnx.FunctionProto, node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
-) -> Sequence[Value]:
+    body: onnx.FunctionProto, node: onnx.NodeProto, scope: Scope, values: Sequence[OnnxValue]
+) -> Sequence[OnnxValue]:
     if scope.depth >= MAX_FUNCTION_DEPTH:
         raise InputError(f"{label(node)}: functions are nested more than {MAX_FUNCTION_DEPTH} deep")
     versions = {("" if o.domain == "ai.onnx" else o.domain): int(o.version) for o in body.opset_import}

@@ -45,18 +45,20 @@ class _Field:
     value: int = 0  # of a varint
 
 
-def lean(data: memoryview | FileBytes) -> tuple[bytes | memoryview, str]:
+def lean(data: memoryview | FileBytes, most_fields: int = _MOST_FIELDS) -> tuple[bytes | memoryview, str]:
     """The message without the bytes of large tensors, and the name of the "file" to which these refer.
 
     Args:
         data: the bytes of a model.
+        most_fields: limit on the fields to walk.
 
     Returns:
-        The bytes themselves and an empty name where nothing is large, or they do not have the structure of a model.
+        The bytes themselves and an empty name where nothing is large, the limit is met, or they do not have the
+        structure of a model.
     """
     name = secrets.token_hex(16)  # random, so that no tensor of a file can name it
     try:
-        text = _WireWalk(data, name).model()
+        text = _WireWalk(data, name, most_fields).model()
     except _OddError:
         text = None
     return (data[: len(data)], "") if text is None else (text, name)
@@ -65,8 +67,8 @@ def lean(data: memoryview | FileBytes) -> tuple[bytes | memoryview, str]:
 class _WireWalk:
     """One walk over the bytes of a model; methods give the new bytes of a message, or None where they are the same."""
 
-    def __init__(self, data: memoryview | FileBytes, name: str) -> None:
-        self._data, self._name, self._left = data, name, _MOST_FIELDS
+    def __init__(self, data: memoryview | FileBytes, name: str, most_fields: int) -> None:
+        self._data, self._name, self._left = data, name, most_fields
 
     def model(self) -> bytes | None:
         return self._changed(0, len(self._data), {_GRAPH: self._graph})

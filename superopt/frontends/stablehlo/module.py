@@ -14,7 +14,7 @@ from jax.errors import InconclusiveDimensionOperation
 from superopt.errors import FileLimitError, ModelFileError, SuperoptError
 from superopt.files.reading import LIMITS, cause_of, converting, shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
-from superopt.frontends.stablehlo.ops import OPS, HloCall, Value, struct
+from superopt.frontends.stablehlo.ops import OPS, HloCall, HloValue, struct
 from superopt.frontends.stablehlo.read import HloBlock, HloModule, HloOp, HloType, read_module
 from superopt.frontends.stablehlo.sizes import SizeFacts, dtype_of, evaluate
 from superopt.frontends.symbolic.known import SizeArray, has_symbolic, live
@@ -93,8 +93,8 @@ class _SizeWalk:
         self.makers: dict[int, HloOp] = {}
 
     def block(
-        self, block: HloBlock, args: Sequence[Value], outer: Mapping[int, Value], within: tuple[str, ...]
-    ) -> tuple[Value, ...]:
+        self, block: HloBlock, args: Sequence[HloValue], outer: Mapping[int, HloValue], within: tuple[str, ...]
+    ) -> tuple[HloValue, ...]:
         """The operands of a block's last operation."""
         env = {**outer, **{number: x for (number, _), x in zip(block.arguments, args, strict=True)}}
         self.count += len(block.ops)
@@ -106,15 +106,15 @@ class _SizeWalk:
             env.update({number: value for (number, _), value in zip(op.results, results, strict=True)})
         return tuple(env[x] for x in block.ops[-1].operands)
 
-    def _results(self, op: HloOp, env: Mapping[int, Value], within: tuple[str, ...]) -> Sequence[Value]:
-        def run(block: HloBlock, args: Sequence[Value]) -> tuple[Value, ...]:
+    def _results(self, op: HloOp, env: Mapping[int, HloValue], within: tuple[str, ...]) -> Sequence[HloValue]:
+        def run(block: HloBlock, args: Sequence[HloValue]) -> tuple[HloValue, ...]:
             self.facts.depth += 1
             try:
                 return self.block(block, args, env, within)
             finally:
                 self.facts.depth -= 1
 
-        def function(call: HloCall, name: str, args: Sequence[Value]) -> tuple[Value, ...]:
+        def function(call: HloCall, name: str, args: Sequence[HloValue]) -> tuple[HloValue, ...]:
             if name in within or len(within) > DEPTH or name not in self.functions:
                 raise call.refused(f"calls {name}, which calls itself or is nested too deep")
             for given, value in zip(self.names[name], args, strict=False):
@@ -147,7 +147,7 @@ class _SizeWalk:
         return results
 
 
-def _live(x: Value) -> Value:
+def _live(x: HloValue) -> HloValue:
     return live(x) if isinstance(x, SizeArray) else x
 
 

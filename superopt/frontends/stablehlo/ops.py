@@ -25,9 +25,9 @@ from superopt.frontends.symbolic.known import equal_shapes, integers, number
 from superopt.ir.scalar import SCALARS
 from superopt.machine.jitting import jax_jit
 
-Value = Any
+HloValue = Any
 """A traced array, or a NumPy array of a constant."""
-RunBlock = Callable[[HloBlock, Sequence[Value]], tuple[Value, ...]]
+RunBlock = Callable[[HloBlock, Sequence[HloValue]], tuple[HloValue, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class HloCall:
 
     op: HloOp
     run: RunBlock
-    function: Callable[[HloCall, str, Sequence[Value]], tuple[Value, ...]]
+    function: Callable[[HloCall, str, Sequence[HloValue]], tuple[HloValue, ...]]
     makers: Mapping[int, HloOp]
-    values: Mapping[int, Value]
+    values: Mapping[int, HloValue]
     facts: SizeFacts
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -81,25 +81,25 @@ Entry = Callable[..., Any]
 _PRECISION = {"DEFAULT": lax.Precision.DEFAULT, "HIGH": lax.Precision.HIGH, "HIGHEST": lax.Precision.HIGHEST}
 
 
-def _compare(call: HloCall, x: Value, y: Value) -> Value:
+def _compare(call: HloCall, x: HloValue, y: HloValue) -> HloValue:
     if call.get("compare_type") == "TOTALORDER":
         raise call.refused("compares by the total order of floats")
     return getattr(lax, call.get("comparison_direction").lower())(x, y)
 
 
-def _select(call: HloCall, which: Value, then: Value, orelse: Value) -> Value:
+def _select(call: HloCall, which: HloValue, then: HloValue, orelse: HloValue) -> HloValue:
     return lax.select_n(which, orelse, then)
 
 
-def _convert(call: HloCall, x: Value) -> Value:
+def _convert(call: HloCall, x: HloValue) -> HloValue:
     return lax.convert_element_type(x, call.dtype)
 
 
-def _broadcast_in_dim(call: HloCall, x: Value) -> Value:
+def _broadcast_in_dim(call: HloCall, x: HloValue) -> HloValue:
     return _broadcast_to(x, call.shape, call.get("broadcast_dimensions"))
 
 
-def _broadcast_to(x: Value, shape: tuple[Any, ...], dims: tuple[int, ...]) -> Value:
+def _broadcast_to(x: HloValue, shape: tuple[Any, ...], dims: tuple[int, ...]) -> HloValue:
     if equal_shapes(np.shape(x), shape) and dims == tuple(range(len(dims))):
         return x  # a constant stays one
     order = sorted(range(len(dims)), key=dims.__getitem__)
@@ -108,7 +108,7 @@ def _broadcast_to(x: Value, shape: tuple[Any, ...], dims: tuple[int, ...]) -> Va
     return lax.broadcast_in_dim(x, shape, dims)
 
 
-def _dot_general(call: HloCall, x: Value, y: Value) -> Value:
+def _dot_general(call: HloCall, x: HloValue, y: HloValue) -> HloValue:
     if call.get("algorithm") is not None:
         raise call.refused(f"names an algorithm: {call.get('algorithm')}")
     d = call.get("dot_dimension_numbers")
@@ -119,7 +119,7 @@ def _dot_general(call: HloCall, x: Value, y: Value) -> Value:
     )
 
 
-def _dot(call: HloCall, x: Value, y: Value) -> Value:
+def _dot(call: HloCall, x: HloValue, y: HloValue) -> HloValue:
     contract = ((np.ndim(x) - 1,), (0,))
     return lax.dot_general(
         x, y, (contract, ((), ())), precision=_precision(call), preferred_element_type=jnp.dtype(call.dtype)
@@ -131,11 +131,11 @@ def _precision(call: HloCall) -> Any:
     return None if set(precision) <= {lax.Precision.DEFAULT} else precision
 
 
-def _convolution(call: HloCall, x: Value, w: Value) -> Value:
+def _convolution(call: HloCall, x: HloValue, w: HloValue) -> HloValue:
     return _convolved(call, x, w, call.padding(np.ndim(x) - 2))
 
 
-def _convolved(call: HloCall, x: Value, w: Value, padding: Any) -> Value:
+def _convolved(call: HloCall, x: HloValue, w: HloValue, padding: Any) -> HloValue:
     d = call.get("dimension_numbers")
     spatial = list(d.kernel_spatial_dimensions)
     ones = [1] * len(spatial)
@@ -210,11 +210,11 @@ def _monoid(call: HloCall) -> str:
     )
 
 
-def _is(value: Value, number: Any) -> bool:
+def _is(value: HloValue, number: Any) -> bool:
     return isinstance(value, np.ndarray) and bool(value == number)
 
 
-def _reduce(call: HloCall, *xs: Value) -> Any:
+def _reduce(call: HloCall, *xs: HloValue) -> Any:
     if len(xs) == 4:
         return _argument(call, *xs)
     if len(xs) != 2:
@@ -232,7 +232,9 @@ _CHOSEN = "or(compare {0}(a0,a2),compare NE(a0,a0))"
 _INDEX = "select(or({0},and(compare EQ(a0,a2),compare LT(a1,a3))),a1,a3)"
 
 
-def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value) -> tuple[Value, Value]:
+def _argument(
+    call: HloCall, x: HloValue, places: HloValue, start: HloValue, first: HloValue
+) -> tuple[HloValue, HloValue]:
     """The extremum and its position, where the body is that of an argmax or argmin."""
     told, axes = _told(call.op.blocks[0], call.makers), call.get("dimensions")
     for direction, arg, over, name in (
@@ -267,7 +269,7 @@ def _told(block: HloBlock, makers: Mapping[int, HloOp], most: int = 10_000) -> l
     return [known.get(v, "?") for v in block.ops[-1].operands]
 
 
-def _sort(call: HloCall, *xs: Value) -> Any:
+def _sort(call: HloCall, *xs: HloValue) -> Any:
     """A sort by the first operands in ascending order, floats in JAX's total order; or a sort by one operand."""
     axis, stable = call.get("dimension", -1) % np.ndim(xs[0]), bool(call.get("is_stable", False))
     dtypes = tuple(str(x.dtype) for x in xs)
@@ -284,7 +286,7 @@ def _sort(call: HloCall, *xs: Value) -> Any:
 _COMPARED = re.compile(r"compare (LT|GT)\(a(\d+),a(\d+)\)")
 
 
-def _sort_by(call: HloCall, xs: Sequence[Value], axis: int, down: bool, one: int, two: int) -> Any:
+def _sort_by(call: HloCall, xs: Sequence[HloValue], axis: int, down: bool, one: int, two: int) -> Any:
     """A sort by one operand, up or down; where NaN makes a comparison of floats no order, as JAX sorts."""
     key = min(one, two) // 2
     if {one, two} != {2 * key, 2 * key + 1} or call.op.blocks[0].ops[0].attributes.get("compare_type") == "TOTALORDER":
@@ -319,7 +321,7 @@ def _counts(call: HloCall, value: int, shape: tuple[int, ...], axis: int) -> boo
     return op is not None and op.name == "stablehlo.iota" and op.attributes["iota_dimension"] == axis
 
 
-def _reduce_window(call: HloCall, *xs: Value) -> Value:
+def _reduce_window(call: HloCall, *xs: HloValue) -> HloValue:
     if len(xs) != 2:
         raise call.refused(f"reduces {len(xs) // 2} tensors at once")
     name, (x, start) = _monoid(call), xs
@@ -351,24 +353,24 @@ def _reduce_window(call: HloCall, *xs: Value) -> Value:
 # ---- movement
 
 
-def _slice(call: HloCall, x: Value) -> Value:
+def _slice(call: HloCall, x: HloValue) -> HloValue:
     return lax.slice(x, call.get("start_indices"), call.get("limit_indices"), call.get("strides"))
 
 
-def _dynamic_slice(call: HloCall, x: Value, *starts: Value) -> Value:
+def _dynamic_slice(call: HloCall, x: HloValue, *starts: HloValue) -> HloValue:
     return lax.dynamic_slice(x, starts, call.get("slice_sizes"), allow_negative_indices=False)
 
 
-def _dynamic_update_slice(call: HloCall, x: Value, update: Value, *starts: Value) -> Value:
+def _dynamic_update_slice(call: HloCall, x: HloValue, update: HloValue, *starts: HloValue) -> HloValue:
     return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
 
 
-def _pad(call: HloCall, x: Value, value: Value) -> Value:
+def _pad(call: HloCall, x: HloValue, value: HloValue) -> HloValue:
     edges = zip(call.get("edge_padding_low"), call.get("edge_padding_high"), call.get("interior_padding"), strict=True)
     return lax.pad(x, value, list(edges))
 
 
-def _vectors_last(where: Value, at: int) -> Value:
+def _vectors_last(where: HloValue, at: int) -> HloValue:
     """Indices with the axis of their components moved behind the others."""
     if at == np.ndim(where):
         return lax.expand_dims(where, (at,))
@@ -377,11 +379,11 @@ def _vectors_last(where: Value, at: int) -> Value:
     return lax.transpose(where, [i for i in range(np.ndim(where)) if i != at] + [at])
 
 
-def _gather(call: HloCall, x: Value, where: Value) -> Value:
+def _gather(call: HloCall, x: HloValue, where: HloValue) -> HloValue:
     return _gathered(call, x, where, call.get("slice_sizes"))
 
 
-def _gathered(call: HloCall, x: Value, where: Value, taken: tuple[Any, ...]) -> Value:
+def _gathered(call: HloCall, x: HloValue, where: HloValue, taken: tuple[Any, ...]) -> HloValue:
     d = call.get("dimension_numbers")
     where = _vectors_last(where, d.index_vector_dim)
     numbers = lax.GatherDimensionNumbers(
@@ -400,7 +402,7 @@ _SCATTER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _scatter(call: HloCall, *xs: Value) -> Value:
+def _scatter(call: HloCall, *xs: HloValue) -> HloValue:
     """Updates at indices; indices out of range are dropped."""
     if len(xs) != 3:
         raise call.refused(f"scatters into {len(xs) // 3} tensors at once")
@@ -428,7 +430,7 @@ def _scatter(call: HloCall, *xs: Value) -> Value:
     )
 
 
-def _select_and_scatter(call: HloCall, x: Value, source: Value, start: Value) -> Value:
+def _select_and_scatter(call: HloCall, x: HloValue, source: HloValue, start: HloValue) -> HloValue:
     """The derivative of a maximum or minimum over windows: each value goes to its window's extremum."""
     chosen, added = (_told(block, call.makers) for block in call.op.blocks)
     extremes = {
@@ -442,7 +444,7 @@ def _select_and_scatter(call: HloCall, x: Value, source: Value, start: Value) ->
     fn, name = extremes[chosen[0]]
     ones, rank = (1,) * np.ndim(x), np.ndim(x)
 
-    def windows(y: Value) -> Value:
+    def windows(y: HloValue) -> HloValue:
         neutral = _identity_of(name, str(x.dtype))
         steps = call.get("window_strides", ones)
         return lax.reduce_window(y, neutral, fn, call.get("window_dimensions", ones), steps, call.padding(rank))
@@ -450,7 +452,7 @@ def _select_and_scatter(call: HloCall, x: Value, source: Value, start: Value) ->
     return jax.vjp(windows, x)[1](source)[0]
 
 
-def _constant(call: HloCall) -> Value:
+def _constant(call: HloCall) -> HloValue:
     value: np.ndarray = call.get("value")
     if value.shape and value.size and not any(value.strides):  # the same everywhere
         if is_known(value):
@@ -459,36 +461,36 @@ def _constant(call: HloCall) -> Value:
     return value
 
 
-def _iota(call: HloCall) -> Value:
+def _iota(call: HloCall) -> HloValue:
     return lax.broadcasted_iota(jnp.dtype(call.dtype), call.shape, call.get("iota_dimension"))
 
 
 # ---- control
 
 
-def _while(call: HloCall, *state: Value) -> tuple[Value, ...]:
+def _while(call: HloCall, *state: HloValue) -> tuple[HloValue, ...]:
     cond, body = call.op.blocks
     return lax.while_loop(lambda s: call.run(cond, s)[0], lambda s: call.run(body, s), tuple(state))
 
 
-def _if(call: HloCall, which: Value) -> tuple[Value, ...]:
+def _if(call: HloCall, which: HloValue) -> tuple[HloValue, ...]:
     then, orelse = call.op.blocks
     return lax.cond(which, lambda: call.run(then, ()), lambda: call.run(orelse, ()))
 
 
-def _case(call: HloCall, which: Value) -> tuple[Value, ...]:
+def _case(call: HloCall, which: HloValue) -> tuple[HloValue, ...]:
     last = len(call.op.blocks) - 1
     inside = lax.bitwise_and(lax.ge(which, np.int32(0)), lax.le(which, np.int32(last)))
     branches = [functools.partial(call.run, block, ()) for block in call.op.blocks]
     return lax.switch(lax.select_n(inside, np.int32(last), which), branches)
 
 
-def _call(call: HloCall, *xs: Value) -> tuple[Value, ...]:
+def _call(call: HloCall, *xs: HloValue) -> tuple[HloValue, ...]:
     name = "decomposition" if call.op.name == "stablehlo.composite" else "callee"
     return call.function(call, call.get(name), xs)
 
 
-def _custom_call(call: HloCall, *xs: Value) -> Any:
+def _custom_call(call: HloCall, *xs: HloValue) -> Any:
     target = call.get("call_target_name")
     if target == "Sharding" and len(xs) == 1:
         return xs[0]
@@ -523,27 +525,27 @@ def _sizes(call: HloCall, place: int, what: str) -> tuple[Any, ...]:
     return tuple(map(number, value.flat))
 
 
-def _get_dimension_size(call: HloCall, x: Value) -> Value:
+def _get_dimension_size(call: HloCall, x: HloValue) -> HloValue:
     return integers(np.shape(x)[call.get("dimension")], call.dtype)
 
 
-def _dynamic_broadcast_in_dim(call: HloCall, x: Value, _: Value) -> Value:
+def _dynamic_broadcast_in_dim(call: HloCall, x: HloValue, _: HloValue) -> HloValue:
     return _broadcast_to(x, _sizes(call, 1, "sizes"), call.get("broadcast_dimensions"))
 
 
-def _dynamic_reshape(call: HloCall, x: Value, _: Value) -> Value:
+def _dynamic_reshape(call: HloCall, x: HloValue, _: HloValue) -> HloValue:
     return lax.reshape(x, _sizes(call, 1, "sizes"))
 
 
-def _dynamic_iota(call: HloCall, _: Value) -> Value:
+def _dynamic_iota(call: HloCall, _: HloValue) -> HloValue:
     return lax.broadcasted_iota(jnp.dtype(call.dtype), _sizes(call, 0, "sizes"), call.get("iota_dimension"))
 
 
-def _dynamic_pad(call: HloCall, x: Value, value: Value, *_: Value) -> Value:
+def _dynamic_pad(call: HloCall, x: HloValue, value: HloValue, *_: HloValue) -> HloValue:
     return lax.pad(x, value, list(zip(*(_sizes(call, i, "edges") for i in (2, 3, 4)), strict=True)))
 
 
-def _real_dynamic_slice(call: HloCall, x: Value, start: Value, *_: Value) -> Value:
+def _real_dynamic_slice(call: HloCall, x: HloValue, start: HloValue, *_: HloValue) -> HloValue:
     """A slice between known positions, or of known sizes from a position that the program computes."""
     limit = call.makers.get(call.op.operands[2])
     steps = _sizes(call, 3, "steps")
@@ -558,16 +560,18 @@ def _real_dynamic_slice(call: HloCall, x: Value, start: Value, *_: Value) -> Val
     return lax.dynamic_slice(x, starts, tuple(map(number, taken.flat)), allow_negative_indices=False)
 
 
-def _dynamic_gather(call: HloCall, x: Value, where: Value, _: Value) -> Value:
+def _dynamic_gather(call: HloCall, x: HloValue, where: HloValue, _: HloValue) -> HloValue:
     return _gathered(call, x, where, _sizes(call, 2, "sizes"))
 
 
-def _dynamic_conv(call: HloCall, x: Value, w: Value, _: Value) -> Value:
+def _dynamic_conv(call: HloCall, x: HloValue, w: HloValue, _: HloValue) -> HloValue:
     edges = _sizes(call, 2, "edges")
     return _convolved(call, x, w, list(zip(edges[::2], edges[1::2], strict=True)))
 
 
-def _batch_norm_inference(call: HloCall, x: Value, scale: Value, offset: Value, mean: Value, variance: Value) -> Value:
+def _batch_norm_inference(
+    call: HloCall, x: HloValue, scale: HloValue, offset: HloValue, mean: HloValue, variance: HloValue
+) -> HloValue:
     axis = (call.get("feature_index"),)
     shape = np.shape(x)
     scale, offset, mean, variance = (lax.broadcast_in_dim(v, shape, axis) for v in (scale, offset, mean, variance))
@@ -575,7 +579,7 @@ def _batch_norm_inference(call: HloCall, x: Value, scale: Value, offset: Value, 
     return lax.add(lax.mul(scale, lax.div(lax.sub(x, mean), lax.sqrt(lax.add(variance, epsilon)))), offset)
 
 
-def _reduce_precision(call: HloCall, x: Value) -> Value:
+def _reduce_precision(call: HloCall, x: HloValue) -> HloValue:
     return lax.reduce_precision(x, call.get("exponent_bits"), call.get("mantissa_bits"))
 
 
@@ -643,4 +647,4 @@ def struct(kind: HloType, where: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))  # pyright: ignore[reportArgumentType]
 
 
-__all__ = ["OPS", "HloCall", "Value", "struct"]
+__all__ = ["OPS", "HloCall", "HloValue", "struct"]

@@ -10,8 +10,9 @@ schedule is derived from the shape of the expressions, whatever stands between t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -19,6 +20,7 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.choose.decisions import Parted, SchedulePoint, StageDecisions, decided
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.contract import analyse, find, outermost
 from superopt.kernels.loops.program import loads
@@ -32,23 +34,21 @@ _LEAST_ROWS = 8  # float32 lanes of a vector: lanes run along the queries
 _MOST_PARTS = 12  # stages that a chain is taken apart into
 
 
-def chain(
-    program: LoopProgram, name: str, cpu: Cpu, threads: int = 1, decisions: ChainDecisions | None = None
-) -> tuple[LoopProgram, Steps] | None:
-    """Schedule a chain; return the program and its steps, or None where the stage is no chain that fits the cache.
+def chain(program: LoopProgram, name: str, cpu: Cpu, threads: int = 1) -> Parted | None:
+    """Take a chain apart, with the decisions of its schedule; None where the stage is no chain that fits the cache.
 
     Args:
         program: the loop program, as `from_graph` returns it.
         name: the stage of the second contraction.
         cpu: the target CPU.
         threads: number of threads a call may use.
-        decisions: parameters of the schedule; chosen by sizes when None.
     """
-    chain_parts = parted(program, name, cpu)
-    if chain_parts is None:
+    parts = _taken_apart(program, name, cpu)
+    start = None if parts is None else _start(parts.sizes, cpu, threads)
+    if parts is None or start is None:
         return None
-    decisions = decisions or chosen(chain_parts.sizes, cpu, threads)
-    return None if decisions is None else built(chain_parts, decisions)
+    decisions = decided(_options(parts.sizes, cpu, threads), start)
+    return Parted(parts.program, parts.steps, StageDecisions(name, decisions, _ChainTiling(parts).steps))
 
 
 def is_chain(stage: Stage) -> bool:
@@ -57,7 +57,7 @@ def is_chain(stage: Stage) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class ChainParts:
     """A chain taken apart into contractions, reductions and maps, not placed or tiled yet.
 
     Attributes:
@@ -85,7 +85,7 @@ class Parted:
     dtype: str
 
 
-def parted(program: LoopProgram, name: str, cpu: Cpu) -> Parted | None:
+def _taken_apart(program: LoopProgram, name: str, cpu: Cpu) -> ChainParts | None:
     """Take a chain apart into its stages; None where the stage is no chain."""
     stage = program.stage(name)
     if (
@@ -101,54 +101,82 @@ def parted(program: LoopProgram, name: str, cpu: Cpu) -> Parted | None:
         return None
 
 
-def built(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps] | None:
-    """Return the schedule with these decisions, and all of its steps; None where they do not fit."""
-    try:
-        return _tiled(found, decisions)
-    except InputError:
-        return None
+@dataclass(frozen=True, slots=True)
+class _ChainTiling:
+    """The steps of a chain's points: made once for each number of rows of a task, on which all but the tiles depend.
+
+    Attributes:
+        made: the steps of one point, by its rows of a task.
+    """
+
+    parts: ChainParts
+    made: dict[int, Steps] = field(default_factory=dict[int, Steps])
+
+    def steps(self, point: SchedulePoint) -> Steps:
+        """Return the steps of a point.
+
+        Raises:
+            InputError: a step does not fit.
+        """
+        parts, (block, _) = self.parts, point["queries"]
+        if block not in self.made:
+            self.made[block] = _scheduled(parts, point)
+        return [self._retiled(step, point) if step[0] == "tensorize" else list(step) for step in self.made[block]]
+
+    def _retiled(self, step: Sequence[Any], point: SchedulePoint) -> list[Any]:
+        _, stage, tile = step
+        if stage == self.parts.name:
+            return ["tensorize", stage, _second_tile(self.parts, point)]
+        return ["tensorize", stage, _first_tile(self.parts, point, dict(tile)["rows"][0][0])]
 
 
-def second_tile(found: Parted, decisions: ChainDecisions) -> Steps:
-    """Return the decisions of the second contraction's tile, in the form that `tensorize` takes."""
-    across = found.sizes.across
+def _scheduled(parts: ChainParts, point: SchedulePoint) -> Steps:
+    """Return the steps of a point after those that take the chain apart.
+
+    Raises:
+        InputError: a step does not fit.
+    """
+    made = _Steps(parts.program, [])
+    inner = analyse(parts.program, parts.program.stage(parts.name))
+    names = [] if inner is None else [s.name for s in (*inner.rows, *inner.columns)]
+    if any(n not in names for n in (parts.query, *parts.others, parts.column)):
+        raise InputError(f"stage {parts.name} is no contraction of rows that lie in memory")
+    made.do("tensorize", parts.name, _second_tile(parts, point))
+    count = sum(a.kind == "parallel" for a in made.program.stage(parts.name).axes)
+    for name in reversed([s.buffer for s in made.program.stages if s.buffer in parts.local]):
+        made.do("compute_at", name, parts.name, count)
+    with suppress(InputError):  # there is no mask, or it excludes nothing
+        made.do("skip", parts.first, len(made.program.buffer(parts.first).shape) - 2)
+    stage = made.program.stage(parts.first)
+    own = stage.axes[stage.at[1] :] if stage.at is not None else ()
+    if len(own) != 2:
+        raise InputError(f"stage {parts.first} has other axes than its rows and columns")
+    made.do("tensorize", parts.first, _first_tile(parts, point, own[0].symbol.name))
+    return made.steps
+
+
+def _second_tile(parts: ChainParts, point: SchedulePoint) -> Steps:
+    """Return the tile of the second contraction, with the most rows up to the given ones that divide a task's."""
+    (block, _), (vectors, rows) = point["queries"], point["columns"]
+    across = parts.sizes.across
+    axis, rows = (parts.column, rows) if across else (parts.query, _dividing(min(rows, block), block))
     return [
-        ["rows", [[found.column if across else found.query, decisions.second]]],
-        ["vectors", decisions.block // found.sizes.lanes if across else decisions.vectors],
-        ["tasks", [[found.query, 1 if across else decisions.block], *[[n, 1] for n in found.others]]],
-        ["block", decisions.keys],
-        *_common(found, decisions),
+        ["rows", [[axis, rows]]],
+        ["vectors", block // parts.sizes.lanes if across else vectors],
+        ["tasks", [[parts.query, 1 if across else block], *[[n, 1] for n in parts.others]]],
+        ["block", point["keys"]],
+        *_common(parts, point),
     ]
 
 
-def first_tile(found: Parted, decisions: ChainDecisions, row: str) -> Steps:
-    """Return the decisions of the first contraction's tile over an axis of rows, in the form that `tensorize` takes."""
-    along = decisions.block // found.sizes.lanes
-    return [["rows", [[row, decisions.first]]], ["vectors", along], *_common(found, decisions)]
+def _first_tile(parts: ChainParts, point: SchedulePoint, row: str) -> Steps:
+    """Return the tile of the first contraction over an axis of rows."""
+    block, rows = point["queries"]
+    return [["rows", [[row, rows]]], ["vectors", block // parts.sizes.lanes], *_common(parts, point)]
 
 
-def _common(found: Parted, decisions: ChainDecisions) -> Steps:
-    return [["intrinsic", _INTRINSICS[found.dtype]], ["unroll", decisions.unroll], ["pack_b", "none"]]
-
-
-def _tiled(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps]:
-    made = _Steps(found.program, list(found.steps))
-    inner = analyse(found.program, found.program.stage(found.name))
-    names = [] if inner is None else [s.name for s in (*inner.rows, *inner.columns)]
-    if any(n not in names for n in (found.query, *found.others, found.column)):
-        raise InputError(f"stage {found.name} is no contraction of rows that lie in memory")
-    made.do("tensorize", found.name, second_tile(found, decisions))
-    count = sum(a.kind == "parallel" for a in made.program.stage(found.name).axes)
-    for name in reversed([s.buffer for s in made.program.stages if s.buffer in found.local]):
-        made.do("compute_at", name, found.name, count)
-    with suppress(InputError):  # there is no mask, or it excludes nothing
-        made.do("skip", found.first, len(made.program.buffer(found.first).shape) - 2)
-    stage = made.program.stage(found.first)
-    own = stage.axes[stage.at[1] :] if stage.at is not None else ()
-    if len(own) != 2:
-        raise InputError(f"stage {found.first} has other axes than its rows and columns")
-    made.do("tensorize", found.first, first_tile(found, decisions, own[0].symbol.name))
-    return made.program, made.steps
+def _common(parts: ChainParts, point: SchedulePoint) -> Steps:
+    return [["intrinsic", _INTRINSICS[parts.dtype]], ["unroll", point["unroll"]], ["pack_b", "none"]]
 
 
 def _total(stage: Stage) -> Expr | None:
@@ -197,7 +225,7 @@ class _Chain(_Steps):
         self.taken = {b.name for b in program.buffers}
         self.local: list[str] = []
 
-    def parted(self) -> Parted | None:
+    def parted(self) -> ChainParts | None:
         """Put all parts in stages of their own, with rows last in every buffer of a task.
 
         Raises:
@@ -240,7 +268,7 @@ class _Chain(_Steps):
         keys = extent(contraction.depth[0]) if self.program.buffer(self.name).dtype == contraction.a.dtype else 0
         sizes = ChainSizes(lanes, extent(query), batch, extent(columns[0]), keys, a_row, across)
         others = tuple([s.name for s in queries if s is not query])
-        return Parted(
+        return ChainParts(
             self.program, self.steps, self.name, first, local=tuple(self.local), query=query.name, others=others,
             column=columns[0].name, sizes=sizes, dtype=contraction.a.dtype,
         )  # fmt: skip
@@ -397,27 +425,6 @@ _LOCAL = 0.75  # share of a cache that the buffers of a task may take
 
 
 @dataclass(frozen=True, slots=True)
-class ChainDecisions:
-    """Tunable parameters of a chain's schedule.
-
-    Attributes:
-        block: rows of a task, whole vectors.
-        first: rows of the register tile of the first contraction.
-        second: rows of the register tile of the second contraction.
-        vectors: vectors along the columns of the second tile, where these are its lanes.
-        keys: steps of the second sum after which its tile goes on to other rows and comes back; 0: all at once.
-        unroll: unroll factor of the sums.
-    """
-
-    block: int
-    first: int
-    second: int
-    vectors: int
-    keys: int = 0
-    unroll: int = 4
-
-
-@dataclass(frozen=True, slots=True)
 class ChainSizes:
     """Sizes of a chain on which its schedule decisions depend.
 
@@ -440,29 +447,42 @@ class ChainSizes:
     across: bool
 
 
-def chosen(sizes: ChainSizes, cpu: Cpu, threads: int) -> ChainDecisions | None:
-    """Return decisions with the largest block of rows whose buffers fit the cache and that leaves enough tasks.
+def _start(sizes: ChainSizes, cpu: Cpu, threads: int) -> SchedulePoint | None:
+    """Return the point with the largest block of rows whose buffers fit the cache and that leaves enough tasks.
 
     The result is None where no block fits.  The smallest block may take a thread's share of the last-level cache.  Long
     rows are read there three times for thousands of multiply-adds an element, which costs less than a second pass over
     the keys would.
     """
-    best: ChainDecisions | None = None
+    best: SchedulePoint | None = None
     for count in (4, 2, 1):
         block = count * sizes.lanes
         tasks = sizes.batch * -(-sizes.rows // block)
         if not _fits(sizes, block, cpu, threads) or (count > 1 and block >= 2 * sizes.rows):
             continue
-        made = _made(sizes, cpu, block, min(4, -(-sizes.columns // sizes.lanes)))
         if best is None or _short(tasks, threads):
-            best = made
+            best = _point(sizes, cpu, block)
         if not _short(tasks, threads):
             break
     return best
 
 
-def options(sizes: ChainSizes, cpu: Cpu, threads: int) -> dict[str, tuple[Any, ...]]:
-    """Return the search space of decisions: rows of task and first tile, vectors and rows of the second, the rest."""
+def _point(sizes: ChainSizes, cpu: Cpu, block: int) -> SchedulePoint:
+    """Return the point with this block of rows and the largest tiles that the registers hold."""
+    along = block // sizes.lanes
+    vectors = 1 if sizes.across else min(4, -(-sizes.columns // sizes.lanes))
+    whole = sizes.columns if sizes.across else block
+    second = _dividing(_most(cpu, along if sizes.across else vectors, whole), whole)
+    return {"queries": (block, _most(cpu, along, block)), "columns": (vectors, second), "keys": 0, "unroll": 4}
+
+
+def _options(sizes: ChainSizes, cpu: Cpu, threads: int) -> dict[str, tuple[Any, ...]]:
+    """Return the options of all decisions.
+
+    queries: rows of a task, whole vectors, and rows of the first register tile. columns: vectors and rows of the
+    second one. keys: steps of the second sum after which its tile goes on to other rows and comes back; 0: all at
+    once. unroll: unroll factor of the sums.
+    """
     blocks = [n * sizes.lanes for n in (1, 2, 3, 4, 6, 8)]
     blocks = [b for b in blocks if _fits(sizes, b, cpu, threads) and (b == sizes.lanes or b < 2 * sizes.rows)]
     wide = min(4, -(-sizes.columns // sizes.lanes))
@@ -476,29 +496,9 @@ def options(sizes: ChainSizes, cpu: Cpu, threads: int) -> dict[str, tuple[Any, .
     }  # fmt: skip
 
 
-def taken(
-    sizes: ChainSizes, queries: tuple[int, int], columns: tuple[int, int], keys: int, unroll: int
-) -> ChainDecisions:
-    """Return the decisions for one point of the search space.
-
-    The second tile gets the most rows that fit, up to the given ones.
-    """
-    (block, first), (vectors, second) = queries, columns
-    second = second if sizes.across else _dividing(min(second, block), block)
-    return ChainDecisions(block, first, second, vectors, keys, unroll)
-
-
 def _held(cpu: Cpu, rows: int, vectors: int) -> bool:
     """Whether the registers hold a tile of this many rows and vectors."""
     return rows * vectors + vectors + 1 <= cpu.registers
-
-
-def _made(sizes: ChainSizes, cpu: Cpu, block: int, vectors: int) -> ChainDecisions:
-    along = block // sizes.lanes
-    first = _most(cpu, along, block)
-    if sizes.across:
-        return ChainDecisions(block, first, _dividing(_most(cpu, along, sizes.columns), sizes.columns), 1)
-    return ChainDecisions(block, first, _dividing(_most(cpu, vectors, block), block), vectors)
 
 
 def _most(cpu: Cpu, vectors: int, extent: int) -> int:

@@ -150,15 +150,17 @@ _PLAINNESS = (
 def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> tuple[LoopProgram, Steps]:
     """Return the scheduled program and the steps that lead to it."""
     whole = transformed(program, cpu, threads) if plain.chains else None
-    if whole is not None:
-        return whole
+    scheduled = None if whole is None else whole.default()
+    if scheduled is not None:
+        return scheduled
     steps: Steps = []
     waiting = [s.buffer for s in program.stages]
     while waiting:
         name = waiting.pop(0)
         chained = chain(program, name, cpu, threads) if plain.chains else None
-        if chained is not None:
-            program, steps = chained[0], [*steps, *chained[1]]
+        scheduled = None if chained is None else chained.default()
+        if scheduled is not None:
+            program, steps = scheduled[0], [*steps, *scheduled[1]]
             continue
         before = {s.buffer for s in program.stages}
         if plain.tiles:

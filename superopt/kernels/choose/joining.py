@@ -145,7 +145,8 @@ def runs_as_chain(graph: Graph) -> bool:
         program = from_graph(graph.outputs)
     except InputError:
         return False
-    return chain(program, program.stages[-1].buffer, host()) is not None
+    chained = chain(program, program.stages[-1].buffer, host())
+    return chained is not None and chained.default() is not None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -154,9 +155,11 @@ def runs_as_transforms(graph: Graph) -> bool:
     if not supported():
         return False
     try:
-        return transformed(from_graph(graph.outputs), host()) is not None
+        program = from_graph(graph.outputs)
     except InputError:
         return False
+    whole = transformed(program, host())
+    return whole is not None and whole.default() is not None
 
 
 def joint_cost(region: Region, parts: Sequence[Cost]) -> Cost:

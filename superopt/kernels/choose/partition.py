@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Set
+from dataclasses import replace
 from math import inf, prod
 
 from superopt.ir.counters import Cost, block_cost
 from superopt.ir.denote import TooLarge
 from superopt.ir.expr import block
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops import table
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import type_bytes
@@ -62,6 +63,20 @@ def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]
         if not twice:
             return regions
         lying |= twice
+
+
+def partition_bodies(graph: Graph) -> tuple[Region, ...]:
+    """Partition the bodies of a graph's control flow into regions; what is computed of scalars stays with XLA."""
+    regions: dict[Node, Region] = {}
+    for node in graph.nodes():
+        trips = int(node["length"]) if node.op == "scan" else 1
+        for body in bodies_of(node):
+            for region in (*partition(body), *partition_bodies(body)):
+                if any(x.shape for x in (region.root, *region.reads)):
+                    known = regions.get(region.root)
+                    more = 0 if known is None else known.runs
+                    regions[region.root] = replace(known or region, runs=trips * region.runs + more)
+    return tuple(regions.values())
 
 
 def work(cost: Cost) -> float:

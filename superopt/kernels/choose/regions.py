@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
@@ -28,11 +29,13 @@ class Region:
         nodes: the computed nodes, operands first; the root is the last.
         reads: inputs of the graph and roots of other regions, in order of first use, independent of the rest of the
             graph.
+        runs: how often a call computes it, as far as trips of the loops around it are known.
     """
 
     root: Node
     nodes: tuple[Node, ...]
     reads: tuple[Node, ...]
+    runs: int = 1
 
     @property
     def graph(self) -> Graph:
@@ -62,6 +65,14 @@ class Region:
         heavy = next((n for n in self.nodes if lookup(n.op).family == "contraction"), None)
         reads = " x ".join(str(x.type) for x in heavy.inputs) + " -> " if heavy is not None else ""
         return f"{shown}: {reads}{self.root.type}"
+
+
+def runs_of(regions: Iterable[Region]) -> Counter[Graph]:
+    """Return how often a call computes the regions with each graph."""
+    runs = Counter[Graph]()
+    for region in regions:
+        runs[region.graph] += region.runs
+    return runs
 
 
 def key_of(graph: Graph) -> str:

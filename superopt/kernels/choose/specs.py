@@ -1,6 +1,7 @@
 """Kernel specs: regions to be compiled as kernels, with their schedules, as plain data for files and workers.
 
-Nodes are numbered by their place in `Graph.nodes()`, which the text form of a graph keeps.  A schedule is a trace: the
+Nodes are numbered by their place in `Graph.nodes()`, which the text form of a graph keeps; those of bodies of control
+flow follow, so that a kernel may stand in a loop.  A schedule is a trace: the
 primitives with their decisions.  A kernel without a trace gets the default schedule of the machine that builds it.  The
 backend that builds it is given by name (`superopt.backends.protocol`).
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 from superopt.errors import InputError
 from superopt.files.reading import field, shown, typed
-from superopt.ir.graph import Graph
+from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.kernels.choose.regions import Region, region_of
 
 NATIVE = "native"
@@ -93,6 +94,10 @@ def _regions(graph: Graph, specs: tuple[tuple[int, tuple[int, ...]], ...]) -> tu
     return tuple(regions)
 
 
-def numbered(graph: Graph) -> list[Any]:
-    """Return the nodes in the order of their numbers: inputs first, used or not."""
-    return list(dict.fromkeys((*graph.inputs, *graph.nodes())))
+def numbered(graph: Graph) -> list[Node]:
+    """Return the nodes in the order of their numbers: inputs first, used or not, and those of bodies last."""
+    order = dict.fromkeys((*graph.inputs, *graph.nodes()))
+    for node in tuple(order):
+        for body in bodies_of(node):
+            order |= dict.fromkeys(numbered(body))
+    return list(order)

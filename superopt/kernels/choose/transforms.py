@@ -11,13 +11,17 @@ share, tiles are the quotients through which the output reads the product.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr
 from superopt.ir.index import Size, Symbol, of_atom
 from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.choose.decisions import Parted, SchedulePoint, StageDecisions, decided
 from superopt.kernels.emit.plan import MOST_POINTS
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.contract import analyse_placed, outermost
@@ -58,25 +62,6 @@ class TransformSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class TransformDecisions:
-    """Tunable parameters of the schedule of a product between two transforms.
-
-    Attributes:
-        block: rows of tiles of a task; they divide those of an image.
-        columns: columns of the product in a task; they divide all columns.
-        rows: tiles in registers.
-        vectors: vectors of columns in registers.
-        unroll: unroll factor of the sum.
-    """
-
-    block: int
-    columns: int
-    rows: int
-    vectors: int
-    unroll: int = 4
-
-
-@dataclass(frozen=True, slots=True)
 class TransformParts:
     """A product between two transforms, the output's axes split into tiles and positions inside a tile.
 
@@ -107,25 +92,40 @@ class TransformParts:
     intrinsic: str
 
 
-def transformed(
-    program: LoopProgram, cpu: Cpu, threads: int = 1, decisions: TransformDecisions | None = None
-) -> tuple[LoopProgram, Steps] | None:
-    """Schedule a product between two transforms; return program and steps, or None for any other program.
+def transformed(program: LoopProgram, cpu: Cpu, threads: int = 1) -> Parted | None:
+    """Take a product between two transforms apart, with the decisions of its schedule; None for any other program.
+
+    The default ones have the least estimated cycles.
+
+        block      rows of tiles of a task; they divide those of an image.
+        columns    columns of the product in a task; they divide all columns.
+        tile       vectors of columns, and tiles, in registers.
+        unroll     unroll factor of the sum.
 
     Args:
         program: the loop program, as `from_graph` returns it.
         cpu: the target CPU.
         threads: number of threads a call may use.
-        decisions: parameters of the schedule; those of least estimated cycles when None.
     """
     try:
-        made = parted(program, cpu)
-        return None if made is None else built(made, decisions or chosen(made.sizes, cpu, threads))
+        parts = _taken_apart(program, cpu)
     except InputError:
         return None
+    if parts is None:
+        return None
+    sizes = parts.sizes
+    start = min(_estimated(sizes, cpu), key=lambda point: _cycles(sizes, point, cpu, threads))
+    options: dict[str, Sequence[Any]] = {
+        "block": _blocks(sizes),
+        "columns": [n for n in range(sizes.lanes, sizes.columns + 1, sizes.lanes) if sizes.columns % n == 0],
+        "tile": _tiles(sizes, cpu),
+        "unroll": (1, 2, 4, 8),
+    }
+    steps = functools.partial(_scheduled, parts)
+    return Parted(parts.program, parts.steps, StageDecisions(parts.stages[-1], decided(options, start), steps))
 
 
-def parted(program: LoopProgram, cpu: Cpu) -> TransformParts | None:
+def _taken_apart(program: LoopProgram, cpu: Cpu) -> TransformParts | None:
     """Take a product between two transforms apart; None where the program is none.
 
     Raises:
@@ -169,18 +169,19 @@ def parted(program: LoopProgram, cpu: Cpu) -> TransformParts | None:
     )  # fmt: skip
 
 
-def built(found: TransformParts, d: TransformDecisions) -> tuple[LoopProgram, Steps]:
-    """Return the schedule with these decisions, and all of its steps.
+def _scheduled(found: TransformParts, point: SchedulePoint) -> Steps:
+    """Return the steps of a point after those that split the output's axes.
 
     Raises:
         InputError: a step does not fit.
     """
+    vectors, rows = point["tile"]
     before, product, out = found.stages
     first, *others = found.tiles
-    steps: Steps = [["split", out, first, [d.block]]]
+    steps: Steps = [["split", out, first, [point["block"]]]]
     lane = found.lane
-    if d.columns < found.sizes.columns:
-        steps.append(["split", out, lane, [d.columns]])
+    if point["columns"] < found.sizes.columns:
+        steps.append(["split", out, lane, [point["columns"]]])
     axes = _names(apply(found.program, steps).stage(out).axes)
     blocks = [n for n in axes if n in (f"{first}_0", f"{lane}_0")]
     lane = lane if lane in axes else f"{lane}_1"
@@ -199,39 +200,38 @@ def built(found: TransformParts, d: TransformDecisions) -> tuple[LoopProgram, St
     if contraction is None or not contraction.rows:
         raise InputError(f"stage {product} holds no contraction that a register tile fits")
     tile = [
-        ["intrinsic", found.intrinsic], ["rows", [[contraction.rows[-1].name, d.rows]]], ["vectors", d.vectors],
-        ["unroll", d.unroll], ["pack_b", "none"],
+        ["intrinsic", found.intrinsic], ["rows", [[contraction.rows[-1].name, rows]]], ["vectors", vectors],
+        ["unroll", point["unroll"]], ["pack_b", "none"],
     ]  # fmt: skip
     steps.append(["tensorize", product, tile])
     steps += [*[["unroll", out, n] for n in found.inner], ["vectorize", out, lane]]
-    return apply(found.program, steps), [*found.steps, *steps]
+    return steps
 
 
-def chosen(sizes: TransformSizes, cpu: Cpu, threads: int) -> TransformDecisions:
-    """Return the decisions of least estimated cycles."""
-    return min(options(sizes, cpu), key=lambda d: _cycles(sizes, d, cpu, threads))
-
-
-def options(sizes: TransformSizes, cpu: Cpu) -> list[TransformDecisions]:
-    """Return the search space: blocks and columns that divide evenly, with the tiles that registers hold."""
-    choices: list[TransformDecisions] = []
+def _estimated(sizes: TransformSizes, cpu: Cpu) -> list[SchedulePoint]:
+    """Return the points among which the default is chosen: even blocks and columns, tiles that registers hold."""
+    points: list[SchedulePoint] = []
     for vectors in range(1, min(4, -(-sizes.columns // sizes.lanes)) + 1):
         width = vectors * sizes.lanes
         parts = [n for n in range(width, sizes.columns, width) if sizes.columns % n == 0]
         most = max(1, (cpu.registers - 2 - vectors) // vectors)
-        for block in blocks(sizes):
+        for block in _blocks(sizes):
             pieces = -(-block * sizes.across // most)
             rows = {min(most, block * sizes.across), -(-block * sizes.across // pieces)}  # as many as fit, or even ones
-            choices += [TransformDecisions(block, n, r, vectors) for n in (*parts, sizes.columns) for r in sorted(rows)]
-    return choices
+            points += [
+                {"block": block, "columns": n, "tile": (vectors, r), "unroll": 4}
+                for n in (*parts, sizes.columns)
+                for r in sorted(rows)
+            ]
+    return points
 
 
-def blocks(sizes: TransformSizes) -> list[int]:
+def _blocks(sizes: TransformSizes) -> list[int]:
     """Return the allowed rows of tiles of a task: divisors of an image's rows, with more than one tile in a task."""
     return [n for n in range(1, sizes.rows + 1) if sizes.rows % n == 0 and n * sizes.across > 1]
 
 
-def tiles(sizes: TransformSizes, cpu: Cpu) -> list[tuple[int, int]]:
+def _tiles(sizes: TransformSizes, cpu: Cpu) -> list[tuple[int, int]]:
     """Return vectors and rows of the tiles that registers hold, with at least four rows where so many fit."""
     shapes: list[tuple[int, int]] = []
     for vectors in range(1, min(4, -(-sizes.columns // sizes.lanes)) + 1):
@@ -240,18 +240,19 @@ def tiles(sizes: TransformSizes, cpu: Cpu) -> list[tuple[int, int]]:
     return shapes
 
 
-def _cycles(s: TransformSizes, d: TransformDecisions, cpu: Cpu, threads: int) -> float:
+def _cycles(s: TransformSizes, point: SchedulePoint, cpu: Cpu, threads: int) -> float:
     """Estimate the cycles until the last thread ends."""
-    tiles = d.block * s.across
-    tasks = s.images * (s.rows // d.block) * (s.columns // d.columns)
-    whole, rest = divmod(tiles, d.rows)
-    panels = -(-d.columns // (s.lanes * d.vectors))
+    block, columns, (vectors, rows) = point["block"], point["columns"], point["tile"]
+    tiles = block * s.across
+    tasks = s.images * (s.rows // block) * (s.columns // columns)
+    whole, rest = divmod(tiles, rows)
+    panels = -(-columns // (s.lanes * vectors))
     # a step loads its vectors and as many scalars as it has rows, two a cycle, and makes two sums a cycle
-    step = [max(n * d.vectors, n + d.vectors, 8) / 2 for n in (d.rows, rest)]
+    step = [max(n * vectors, n + vectors, 8) / 2 for n in (rows, rest)]
     product = s.planes * panels * s.depth * (whole * step[0] + (step[1] if rest else 0.0))
-    weights = s.planes * s.depth * d.columns * s.item
-    local = s.planes * tiles * (s.depth + d.columns) * s.item
-    moved = _MOVE * s.planes * tiles * (s.depth + d.columns) / s.lanes
+    weights = s.planes * s.depth * columns * s.item
+    local = s.planes * tiles * (s.depth + columns) * s.item
+    moved = _MOVE * s.planes * tiles * (s.depth + columns) / s.lanes
     beyond = weights if weights + local > cpu.l2 else 0  # read again by every task
     beyond += 2 * local if local > _LOCAL * cpu.l2 else 0
     return -(-tasks // threads) * (product + moved + _SEEN * beyond / cpu.rates.from_l3)

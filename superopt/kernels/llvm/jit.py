@@ -113,7 +113,7 @@ def compile(text: str, pipeline: Pipeline = "auto", cache: Path | None = None) -
     digest = hashlib.sha256(
         json.dumps([_FORMAT, text, pipeline, list(_binding().llvm_version_info)]).encode()
     ).hexdigest()[:32]
-    path = (cache or cache_folder()) / f"{digest}.object"
+    path = (cache or cache_folder()) / object_name(digest)
     compiled = _read(path, digest)
     if compiled is not None:
         return compiled
@@ -125,7 +125,12 @@ def compile(text: str, pipeline: Pipeline = "auto", cache: Path | None = None) -
 
 def find(digest: str, cache: Path | None = None) -> Compiled | None:
     """Return the cached object with this digest; None if it is missing or damaged."""
-    return _read((cache or cache_folder()) / f"{digest}.object", digest)
+    return _read((cache or cache_folder()) / object_name(digest), digest)
+
+
+def object_name(digest: str) -> str:
+    """Return the name of the file of an object."""
+    return f"{digest}.object"
 
 
 def load(compiled: Compiled, imports: Mapping[str, int] | None = None) -> Library:

@@ -41,6 +41,7 @@ SUITES = {
     "faults": f"{_HERE}.faults.suite:run",
     "joint": f"{_HERE}.joint:run",
     "kernels": f"{_HERE}.kernels:run",
+    "loops": f"{_HERE}.core:run_loops",
     "memory": f"{_HERE}.cost.memory:run",
     "native": f"{_HERE}.core:run_native",
     "objective": f"{_HERE}.objective:run",
@@ -65,7 +66,7 @@ OPTIONS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "watch": ("--no-watch", True, ("verifier",)),
     "models": ("--models", None, ("exports", "peers")),
     "peer_python": ("--peer-python", None, ("exports", "peers")),
-    "search": (NO_SEARCH, True, ("core", "exports", "native", "peers", "rewrites")),
+    "search": (NO_SEARCH, True, ("core", "exports", "loops", "native", "peers", "rewrites")),
 }
 """Option that some suites take -> its spelling, its default, and those suites."""
 BUDGETS = {
@@ -74,6 +75,7 @@ BUDGETS = {
     "exports": "20s",
     "joint": "",  # each case has its own
     "kernels": "8s",
+    "loops": "15s",
     "memory": "30s",
     "objective": "8s",
     "plain": "30s",

@@ -7,6 +7,7 @@ after the search is over.  Peak memory is that of the optimising process and of 
     superopt bench --suite core      XLA is the only backend
     superopt bench --suite native    the same programs, with our kernels where they are faster
     superopt bench --suite native --case small_encoder      one of the programs to develop on
+    superopt bench --suite loops     programs whose time goes into loops, with our kernels
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from superopt.lab.bench import NO_SEARCH, Result, Say, geomean, in_own_process, table_with_summary
+from superopt.lab.bench.programs.loops import LOOPS
 from superopt.lab.bench.programs.programs import build_case
-from superopt.lab.bench.timing import time_against_jit
+from superopt.lab.bench.timing import NOT_SLOWER, median, time_against_jit
 from superopt.machine.extras import need
 from superopt.pipeline.optimizer import optimize
 
@@ -55,10 +57,17 @@ def run_native(*, budget: str, cases: Sequence[str], seed: int, say: Say, search
     return _run("native", budget, cases, seed, say, search)
 
 
+def run_loops(*, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True) -> Result:
+    """Optimise and measure programs of loops through XLA and our kernels."""
+    return _run("loops", budget, cases, seed, say, search)
+
+
 def _run(suite: str, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool) -> Result:
     rows: list[dict[str, Any]] = []
     flags = () if search else (NO_SEARCH,)
-    chosen = [x for x in (*CASES, *SMALL) if any(text in x for text in cases)] if cases else CASES
+    all_of = tuple(LOOPS) if suite == "loops" else CASES
+    named = all_of if suite == "loops" else (*CASES, *SMALL)
+    chosen = [x for x in named if any(text in x for text in cases)] if cases else all_of
     if not set(LIGHT).isdisjoint(chosen):
         need("onnx", f"the suite {suite} with its networks")
     for case in chosen:
@@ -74,7 +83,9 @@ def _run(suite: str, budget: str, cases: Sequence[str], seed: int, say: Say, sea
     summary = {
         "geomean_speedup": geomean(ratios),
         "geomean_vs_const": geomean([row["ratio_vs_const"] for row in good]),
+        "median_speedup": median(ratios) if ratios else 0.0,
         "min_speedup": min(ratios, default=0.0),
+        "below": float(sum(row["high"] < NOT_SLOWER for row in good)),
         "max_seconds": max((row["seconds"] for row in good), default=0.0),
         "peak_memory_gb": max((row["peak_memory_gb"] for row in good), default=0.0),
         "max_rel_error": max((row["max_rel_error"] for row in good), default=0.0),
@@ -125,4 +136,4 @@ def measure_case(case: str, budget: str, seed: int, kernels: bool = False, searc
 if __name__ == "__main__":
     _suite, _case = sys.argv[1].split(":")
     _search = NO_SEARCH not in sys.argv
-    print(json.dumps(measure_case(_case, sys.argv[2], int(sys.argv[3]), _suite == "native", _search), default=str))
+    print(json.dumps(measure_case(_case, sys.argv[2], int(sys.argv[3]), _suite != "core", _search), default=str))

@@ -29,13 +29,12 @@ import jax
 
 from superopt.lab.bench import NO_SEARCH, Result, Say, geomean, in_own_process, table
 from superopt.lab.bench.programs import rewrites_conv, rewrites_dense
-from superopt.lab.bench.timing import interleaved, median
+from superopt.lab.bench.timing import NOT_SLOWER, interleaved, median
 from superopt.machine.speedup import Speedup
 from superopt.measure.stats import paired_ratio
 from superopt.pipeline.optimizer import optimize
 
 PART = 0.85
-NOT_SLOWER = 0.98
 LEAST_GAIN = 1.05  # a hand-made gain under this, or within the noise, is none
 _ROUNDS, _MOST_ROUNDS = 31, 155
 _SAMPLE_S = 0.02
@@ -105,7 +104,16 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def measure_case(case: str, budget: str, seed: int, search: bool = True) -> dict[str, Any]:
+def measure_case(
+    case: str,
+    budget: str,
+    seed: int,
+    search: bool = True,
+    *,
+    rounds: int = _ROUNDS,
+    most_rounds: int = _MOST_ROUNDS,
+    sample_s: float = _SAMPLE_S,
+) -> dict[str, Any]:
     """Optimise one case in this process, then time it beside its variants by hand."""
     made = build_case(case)
     begin = time.perf_counter()
@@ -123,14 +131,14 @@ def measure_case(case: str, budget: str, seed: int, search: bool = True) -> dict
     rules = {used.rule: used.count for used in report.rewrites}
     samples: list[list[float]] = [[] for _ in calls]
     while True:
-        block = interleaved(calls, rounds=_ROUNDS, sample_s=_SAMPLE_S, seed=seed + len(samples[0]))
+        block = interleaved(calls, rounds=rounds, sample_s=sample_s, seed=seed + len(samples[0]))
         samples = [old + new for old, new in zip(samples, block, strict=True)]
         before, again, after = samples[:3]
         floor = paired_ratio(before, again, seed=seed)
         noise = floor.noise
         hand = {name: paired_ratio(before, s, seed=seed) for name, s in zip(made.variants, samples[3:], strict=True)}
         verdict = judged(paired_ratio(before, after, seed=seed), hand, noise, rules, made.losing)
-        if verdict["decided"] or len(before) >= _MOST_ROUNDS:
+        if verdict["decided"] or len(before) >= most_rounds:
             break
     row = {
         "case": case,

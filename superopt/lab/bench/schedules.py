@@ -152,7 +152,7 @@ def _timed(graph: Graph, traces: Sequence[Steps], seed: int) -> tuple[list[list[
                 raise RuntimeError("a schedule that was timed before cannot be built again")
             request = {"digests": digests, "rounds": _ROUNDS, "sample_s": _SAMPLE_S}
             request |= {"seed": seed + k, "each_s": 1e9, "limit_s": 1e9, "slow_s": 1e9}
-            passes.append([event["samples_s"] for event in builder.time(request)])
+            passes.append([event["samples_s"] for event in builder.time(request, traces)])
     return passes[0], passes[1]
 
 

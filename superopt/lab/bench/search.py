@@ -136,14 +136,13 @@ def measure_stack(case: str, layers: int, seed: int) -> dict[str, Any]:
     with stage("forms"):
         program, stored = result.lowering.lower_stored(result.best.selection, graph, expand)
         made = cut(Candidate(name="best", program=program), program, stored)
-        regions = [region.graph for region in made.regions]
-        model.program_s(regions, set(regions))
+        model.program_s(made.runs, set(made.runs))
     return row | {
         "nodes": len(graph.nodes()),
         "enodes": grown.enodes[-1],
         "stop": grown.stop,
-        "kernels": len(regions),
-        "distinct": len(set(regions)),
+        "kernels": len(made.regions),
+        "distinct": len(made.runs),
         "plain_kernels": len(plain.regions),
     }
 

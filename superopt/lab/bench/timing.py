@@ -23,6 +23,8 @@ from superopt.machine.speedup import Speedup
 from superopt.measure.stats import paired_ratio
 
 ROUNDS = 31
+NOT_SLOWER = 0.98
+"""Least ratio, original over optimised, at which a program counts as no slower."""
 _SAMPLE_S = 0.05
 _SLEEP_S, _IDLE = 0.012, 0.2  # at rest: fewer threads ran meanwhile, in three ticks of the kernel's accounting
 _REST_S = 10.0  # longer than any pool polls
@@ -45,7 +47,7 @@ def time_against_jit(
 ) -> FreshTiming:
     """Time `fn(params, *inputs)` under `jax.jit`, the same with constant weights, and `optimised`."""
     device_params = jax.tree.map(jax.numpy.asarray, params)
-    device_inputs = tuple(jax.numpy.asarray(x) for x in inputs)
+    device_inputs = jax.tree.map(jax.numpy.asarray, tuple(inputs))
     jitted, baked = jax.jit(fn), jax.jit(lambda *xs: fn(device_params, *xs))
     calls: list[Callable[[], Any]] = [
         lambda: jitted(device_params, *device_inputs),

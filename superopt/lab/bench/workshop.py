@@ -1,6 +1,6 @@
 """The workshop suite: jobs on a Ray cluster of one host against the same jobs in processes of this machine.
 
-    equal       Kernels made, and candidates of schedules built: the same results from both.
+    equal       Kernels made and validated, candidates of schedules built, programs called: the same results from both.
     scaling     Jobs that sleep: those that four workers finish in the time in which one finishes one.
     driver      Jobs that do nothing: milliseconds of the driver's processors for each.
     recovered   Jobs that sleep on four workers, one of which is killed in the middle: all end with their results.
@@ -20,16 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from superopt.arrays.bundles import scratch_folder
+from superopt.ir.graph import Graph
+from superopt.ir.program import original_program
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.defaults import default_trace
 from superopt.kernels.loops.program import from_graph
 from superopt.lab.bench import Result, Say, table_with_summary, wanted
-from superopt.schedules.candidates import save_problem
+from superopt.measure import ran
+from superopt.schedules.candidates import example_arrays, save_problem
 from superopt.schedules.workload import workload
 from superopt.workshop.cluster import RayExecutor, RayWorker
-from superopt.workshop.job import Event, Failure, Job
+from superopt.workshop.job import Event, Failure, Job, JobKind, JobWorker
 from superopt.workshop.process import ONE_KERNEL
-from superopt.workshop.scheduler import LOCAL, Executor, Workers
+from superopt.workshop.scheduler import LOCAL, Executor, Workers, sole_worker
 
 WORKERS = 4
 CLUSTER = {"num_cpus": WORKERS, "object_store_memory": 100 << 20}
@@ -63,18 +66,30 @@ def _equal(cluster: RayExecutor, seed: int) -> tuple[int, float]:
 
 
 def _results(executor: Executor, folder: Path, seed: int) -> list[Any]:
-    """Results that no clock decides: schedules of kernels that were made, and digests of code."""
+    """Results that no clock decides: schedules of kernels made and validated, digests of code, values of programs."""
     graphs = [workload(text) for text in OPERATORS]
     jobs: list[Job] = []
+    kinds: tuple[JobKind, ...] = ("make", "validate")
     for number, graph in enumerate(graphs):
         path = folder / f"{number}.json"
         path.write_text(json.dumps([print_graph(graph), None]), encoding="utf-8")
-        jobs.append(Job("make", "superopt.make.making:make", {"backend": "native"}, {"path": str(path)}))
+        for kind in kinds:
+            jobs.append(Job(kind, f"superopt.make.making:{kind}", {"backend": "native"}, {"path": str(path)}))
     making = Workers(WORKERS, executor).workshop(ONE_KERNEL, inline=True, loads="superopt.make.making:load")
     with making as workshop:
         done = workshop.done(jobs)
     made = [done[n] if isinstance(done[n], Failure) else _timeless(done[n]) for n in range(len(jobs))]
-    return made + [_built(executor, graph, folder, seed) for graph in graphs]
+    built = [_built(executor, graph, folder, seed) for graph in graphs]
+    with sole_worker(executor) as worker:
+        return [*made, *built, *(_called(worker, graph, seed) for graph in graphs)]
+
+
+def _called(worker: JobWorker, graph: Graph, seed: int) -> list[bytes]:
+    """Bytes of what an operator gives for random inputs, as XLA computes it in the worker."""
+    program, values = original_program(graph), example_arrays(graph, seed)
+    frozen = {node["name"]: values[node["name"]] for node in graph.inputs if node["frozen"]}
+    (results,) = ran(program, [[values[node["name"]] for node in program.live_inputs]], frozen, worker=worker).results
+    return [x.tobytes() for x in results]
 
 
 def _built(executor: Executor, graph: Any, folder: Path, seed: int) -> list[Event]:

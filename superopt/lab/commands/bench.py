@@ -27,7 +27,9 @@ from superopt.report import json_text
 @click.option("--case", "cases", multiple=True, help="Only cases whose name contains this text.")
 @click.option("--no-watch", is_flag=True, help="verifier: the prover alone; nothing is evaluated beside its proofs.")
 @click.option(
-    "--no-search", is_flag=True, help="core, exports, native, peers, rewrites: programs as they are built at once."
+    "--no-search",
+    is_flag=True,
+    help="core, exports, loops, native, peers, rewrites: programs as they are built at once.",
 )
 @click.option(
     "--models", type=click.Path(file_okay=False), help="exports, peers: a folder that tests/upstream/exports.py filled."

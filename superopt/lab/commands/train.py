@@ -90,10 +90,12 @@ def schedules(out: Path, budget: str, threads: int, exhaustive: bool, address: s
 
 
 @train.command()
+@RAY
 @_slice
-def programs(out: Path, budget: str, as_json: bool) -> None:
+def programs(out: Path, budget: str, address: str | None, as_json: bool) -> None:
     """Time whole training programs in kernels of our own; resumes where the file ends."""
-    _print(time_programs(out, _seconds(budget), _say), as_json)
+    with executor_at(address) as executor:
+        _print(time_programs(out, _seconds(budget), _say, executor), as_json)
 
 
 @train.command()

@@ -24,7 +24,7 @@ from verifier.equal.conditions import Cond, unwrap
 from verifier.equal.equality import Proof, Stop, equal_terms
 from verifier.equal.poly import Poly, const, var
 from verifier.equal.solver import Context
-from verifier.equal.terms import Reduce, Term, Where, walk_terms
+from verifier.equal.terms import Reduce, ScalarTerm, Where, walk_terms
 from verifier.rules.instance import IllFormed, RankInstance, instantiate, output, symbolic
 
 
@@ -106,7 +106,7 @@ def failing_box(rule: Rule, root: int = 0) -> FailureBox:
 
 
 def _interval(
-    k: Terms, sides: tuple[Term, Term], facts: tuple[Cond, ...], name: str, size: Poly, at: dict[str, Poly]
+    k: Terms, sides: tuple[ScalarTerm, ScalarTerm], facts: tuple[Cond, ...], name: str, size: Poly, at: dict[str, Poly]
 ) -> SizeInterval:
     ctx, o = k.ctx, var(name)
     places = sorted(set(_thresholds(k, sides, name)), key=lambda p: (_value(p, at), str(p)))
@@ -115,7 +115,7 @@ def _interval(
     return SizeInterval(name, low, high, size)
 
 
-def _thresholds(k: Terms, sides: Sequence[Term], name: str) -> Iterator[Poly]:
+def _thresholds(k: Terms, sides: Sequence[ScalarTerm], name: str) -> Iterator[Poly]:
     """Indices at which a condition changes, with bound variables at the ends of their ranges."""
     bound = {t.var: t.size for side in sides for t in walk_terms(side) if isinstance(t, Reduce)}
     for side in sides:
@@ -165,7 +165,7 @@ def _value(p: Poly, at: dict[str, Poly]) -> int:
     return p.subst(at).value or 0
 
 
-def _equal(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...]) -> bool:
+def _equal(ctx: Context, left: ScalarTerm, right: ScalarTerm, facts: tuple[Cond, ...]) -> bool:
     notes = len(ctx.notes)
     try:
         equal_terms(ctx, left, right, facts, Proof())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import tempfile
 import time
 import warnings
@@ -32,7 +33,7 @@ from superopt.lab.fuzz.jax_programs import SCOPE
 from superopt.lab.fuzz.onnx_programs import original as onnx_original
 from superopt.make.trials import TrialPool
 from superopt.pipeline import optimizer
-from superopt.workshop.job import Event
+from superopt.workshop.job import Event, Job
 from superopt.workshop.process import Worker
 
 BUDGETS = {"jit": 0.3}
@@ -168,28 +169,66 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {first} ({place})"
 
 
+class _KeptWorker:
+    """A worker whose process stays for the next call, unless one ends while a request of it is not answered."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self._asks = worker, False
+
+    @property
+    def started(self) -> int:
+        """Number of processes that were started so far."""
+        return self.worker.started
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.worker.alive
+
+    def request(self, job: Job, end_s: float = math.inf) -> Iterator[Event]:
+        """Do a job and yield its events."""
+        self._asks = True
+        try:
+            yield from self.worker.request(job, end_s)
+        finally:
+            self._asks = False
+
+    def ready(self) -> None:
+        """Start the process and wait until it has started."""
+        self.worker.ready()
+
+    def close(self) -> None:
+        """End the process where a request waits for it."""
+        if self._asks:
+            self.worker.close()
+
+    end = close
+
+    def __enter__(self) -> _KeptWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 @contextlib.contextmanager
 def warm() -> Any:
     """Share one worker for programs, one for kernels, and one pool of kernel makers among all calls in the block."""
-
-    class KeptWorker(Worker):
-        def close(self) -> None:
-            """Do nothing, so that the process stays for the next call."""
 
     class KeptPool(TrialPool):
         def close(self) -> None:
             """Do nothing, so that the pool stays for the next call."""
 
-    own, pool = (optimizer.Worker, optimizer.TrialPool), KeptPool(processes=1)
-    kept = {inline: KeptWorker(inline=inline) for inline in (False, True)}
-    optimizer.Worker = lambda *_, inline=False: kept[inline]  # type: ignore[assignment, misc]
+    own, pool = (optimizer.sole_worker, optimizer.TrialPool), KeptPool(processes=1)
+    kept = {inline: _KeptWorker(Worker(inline=inline)) for inline in (False, True)}
+    optimizer.sole_worker = lambda *_, inline=False: kept[inline]  # type: ignore[assignment, misc]
     optimizer.TrialPool = lambda **_: pool  # type: ignore[assignment, misc]
     try:
         yield
     finally:
-        optimizer.Worker, optimizer.TrialPool = own
+        optimizer.sole_worker, optimizer.TrialPool = own
         for worker in kept.values():
-            Worker.close(worker)
+            worker.worker.close()
         TrialPool.close(pool)
 
 

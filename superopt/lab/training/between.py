@@ -73,8 +73,7 @@ def main() -> None:
 
 
 def _predicted_s(model: Joint, form: Candidate) -> float:
-    regions = [region.graph for region in form.regions]
-    return model.program_s(regions, set(regions))
+    return model.program_s(form.runs, set(form.runs))
 
 
 def _ms(seconds: float) -> str:

@@ -272,7 +272,8 @@ def _timed(visit: _Visit, traces: Sequence[Steps], bench: _Bench, most: float = 
         samples: dict[int, list[Any]] = {}
         peaks: list[float] = []
         with bench.locks[bench.seat.host]:
-            events = list(builder.time({"digests": list(kept), **TIMING})) if kept else []
+            timed = [traces[k] for k, _ in kept.values()]
+            events = builder.time({"digests": list(kept), **TIMING}, timed) if kept else []
         for event in events:
             seconds = float(f"{sorted(event['samples_s'])[:2][-1]:.4g}")  # the least but one: pauses fall on few
             if event["digest"] in kept:

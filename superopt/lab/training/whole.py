@@ -9,6 +9,7 @@ search times them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections import Counter
@@ -35,28 +36,32 @@ from superopt.make.plain import KernelMaker, in_regions, own_form
 from superopt.make.trials import TrialPool
 from superopt.measure import ComparisonSettings, KernelTiming, Timing, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
-from superopt.workshop.process import Worker
+from superopt.workshop.job import JobWorker
+from superopt.workshop.scheduler import LOCAL, Executor, again_where_lost, sole_worker
 
 SHIPPED = corpus.SHIPPED.with_name("programs.jsonl.gz")
 _SETTINGS = ComparisonSettings(rounds=15, min_time_s=0.01)
 
 
-def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
-    """Time training programs in kernels that are not in the file yet, until the budget ends."""
+def collect(out: Path, budget_s: float, say: Say, executor: Executor = LOCAL) -> dict[str, Any]:
+    """Time training programs in kernels that are not in the file yet, until the budget ends.
+
+    Workers of the executor make and time them.
+    """
     end = time.monotonic() + budget_s
     labels = LabelFile.read(out)
     labels.stamp()
     known = {row["program"] for row in labels.rows} | set(labels.failed)
     names = sorted(families.names(), key=lambda n: hashlib.sha256(f"{n[0]}/{n[1]}".encode()).digest())
     try:
-        with TrialPool() as pool, Worker() as worker:
+        with TrialPool(executor=executor) as pool, sole_worker(executor) as worker:
             maker = KernelMaker(pool)
             for family, number in names:
                 name = f"{family}/{number}"
                 if name in known or time.monotonic() > end:
                     continue
                 try:
-                    row = _timed(family, number, maker, worker)
+                    row = again_where_lost(functools.partial(_timed, family, number, maker, worker))
                 except SuperoptError as error:
                     row = str(error)
                 if isinstance(row, str):
@@ -69,7 +74,7 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
     return {"programs": len(labels.rows), "failed": len(labels.failed)}
 
 
-def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row | str:
+def _timed(family: str, number: int, maker: KernelMaker, worker: JobWorker) -> Row | str:
     described = families.program(family, number)
     live = random_values({str(i): (x.shape, str(x.dtype)) for i, x in enumerate(described.inputs)}, number)
     imported = import_function(described.fn, (described.weights, *live.values()), frozen=0)

@@ -35,14 +35,13 @@ from superopt.lab.bench import NO_SEARCH, Result, Say, in_own_process, table_wit
 from superopt.lab.bench.peers.processes import framework
 from superopt.lab.bench.peers.serve import inputs_of
 from superopt.lab.bench.peers.suite import as_types, case_of, entries, files_of, folder_of
-from superopt.lab.bench.timing import median, until_decided
+from superopt.lab.bench.timing import NOT_SLOWER, median, until_decided
 from superopt.machine.budget import parse_budget
 from superopt.machine.speedup import Speedup
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.pipeline.optimizer import optimize
 from superopt.workshop.job import OutputError
 
-NOT_SLOWER = 0.98
 ROUNDS, MOST_ROUNDS = 6, 60  # fewer rounds do not give a 95 % interval of the median
 FARTHER = 1.25  # factor over the distance of ONNX Runtime's results
 _SAMPLE_S = 0.04

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.blocks import BLOCKS
+from superopt.lab.bench.programs.loops import LOOPS
 from superopt.lab.bench.programs.models import MODELS, bert_base
 from superopt.lab.bench.programs.nets import Net
 from superopt.machine.extras import need
@@ -28,6 +29,7 @@ _JAX: dict[str, Callable[[], Net]] = {
     "bert_one_layer": lambda: bert_base(1),
     **MODELS,
     **BLOCKS,
+    **LOOPS,
 }
 
 

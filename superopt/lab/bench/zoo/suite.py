@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from superopt.lab.bench import Result, Say, in_own_process, table_with_summary, wanted
-from superopt.lab.bench.timing import median, until_decided
+from superopt.lab.bench.timing import NOT_SLOWER, median, until_decided
 from superopt.lab.corpora.zoo import FROZEN, OPEN, load
 from superopt.lab.corpora.zoo.snippet import Snippet, TwoForms
 from superopt.machine.budget import parse_budget
@@ -42,7 +42,6 @@ from superopt.workshop.job import OutputError
 from verifier.verdict import EXACTNESS
 
 NEAR = 1.15
-NOT_SLOWER = 0.98
 OPT_IN = EXACTNESS[-1]
 """The widest class of rules that there is."""
 ROUNDS, MOST_ROUNDS = 15, 75
