@@ -25,7 +25,7 @@ from verifier.statements.statement import make_statement, proved_alone
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, Verdict
 
 Function = Callable[..., Any]
-EACH = 40
+EACH = 20
 
 
 def asked(left: Function, right: Function, *specs: Any, **named: Any) -> Verdict:

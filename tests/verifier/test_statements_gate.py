@@ -182,10 +182,10 @@ NUMBERS = ("not-a-number", "not-finite", "not-itself")
 def test_nothing_false_is_proved(name: str) -> None:
     left, right, specs, constraints = FALSE[name]
     statement = make_statement(name, left, right, specs, {}, constraints)
-    assert check_statement(statement).status != PROVED
-    found = proved_alone(statement)
+    found = proved_alone(statement)  # what it does not prove, nobody does
     assert not found.proved or name in NUMBERS, str(found)
     if name in NUMBERS:
+        assert check_statement(statement).status != PROVED
         assert found.domain.exactness == "real"
         assert FINITE_TEST in found.domain.assumptions
 
