@@ -67,6 +67,8 @@ def test_reductions_by_bits_are_of_sets(bits: Function) -> None:
     assert asked(lambda x: bits(x, (0, 1)), lambda x: bits(bits(x, (1,)), (0,)), "uint8[m n]").proved
     assert asked(lambda x: bits(x, (0,)), lambda x: bits(jnp.concatenate([x, x]), (0,)), "int32[m]").proved
     assert not asked(lambda x: bits(x, (0,)), lambda x: bits(x[1:], (0,)), "int32[m+1]").proved
+    assert asked(lambda x: bits(jnp.broadcast_to(x, (3, *x.shape)), (0,)), lambda x: x, "uint8[m]").proved
+    assert not asked(lambda x: bits(x, (0,)), lambda x: x[0], "uint8[m+1]").proved
 
 
 def test_a_reduction_by_xor_counts_how_often() -> None:
