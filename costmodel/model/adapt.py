@@ -26,9 +26,9 @@ from superopt.machine import facts as machine
 from superopt.measure import KernelTiming, time_kernels
 from superopt.store import Store
 
-LEAST_KERNELS = 60
+LEAST_KERNELS = 60  # mean error of the roofline on a made-up machine: 0.097; 0.114 after 30, 0.093 after 120
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)  # from the roofline alone to beyond the network as it was trained
-_STEPS = 600
+_STEPS = 600  # the same error after 150 steps is 0.102, after 3,000 0.096
 
 
 def on_another_machine(

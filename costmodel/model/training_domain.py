@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 REPRESENTATIVES = 512
+"""Centres of the domain: of a quarter of the labels held out 97 % are inside its radius of 0.44.
+
+With 128 centres 99 % are, within 0.75, with 1024 93 %, within 0.30.
+"""
 QUANTILE = 0.995  # of the training kernels lie inside: in one of 200 the network's word already counts less
-LEAST_RADIUS = 0.25
+LEAST_RADIUS = 0.25  # of few kernels, all of them representatives; the shipped radius is 0.45
 _SCALE_SIZE = 0.08  # weight of one unit of log time or log size against a share of one
 
 

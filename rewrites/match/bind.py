@@ -155,11 +155,6 @@ def resolve(s: Labels, marks: FlowMarks, op: str) -> Resolved | None:
                 out[label] = mark
             elif mark[1]:
                 return None
-        elif mark < 0:
-            leaves = s.leaves(label)
-            if len(leaves) != 1:
-                return None
-            out[leaves[0]] = mark
         else:
             parts = s.axis(((label, mark),))
             if parts is None:
@@ -348,9 +343,6 @@ class _Binder:
             if reason:
                 yield reason
                 return
-        if any(n != 1 for lay in self.found.roots for axis in lay for x, n in axis if x in self.found.dropped):
-            yield "a dropped axis is not of size 1"
-            return
         binding = self._binding({})
         wf: list[Any] = []
         try:

@@ -65,19 +65,6 @@ class Labels:
             out += inner
         return tuple(out)
 
-    def leaves(self, label: int) -> list[int]:
-        """Labels that a label was split into."""
-        out: list[int] = []
-        todo = [self.find(label)]
-        while todo:
-            label = self.find(todo.pop())
-            parts = self.split.get(label)
-            if parts is None:
-                out.append(label)
-            else:
-                todo += [part for part, _ in parts]
-        return out
-
     def layout(self, layout: Layout) -> Layout | None:
         """A layout with unions and splits followed."""
         if not self.uf and not self.split:

@@ -14,6 +14,7 @@ rejects nearly every attempt.  Between pattern ops it sees through reshapes as w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -117,8 +118,8 @@ def _expected(t: Term) -> tuple[tuple[str, Any], ...]:
 
 
 def same_constant(found: bool | int | float | None, wanted: Any) -> bool:
-    """Whether a scalar constant is the literal of a pattern."""
-    return found is not None and found == wanted
+    """Whether a scalar constant is the literal of a pattern; a rule may tell zeros of both signs apart."""
+    return found is not None and found == wanted and math.copysign(1.0, found) == math.copysign(1.0, wanted)
 
 
 def patterns_of(rule: Rule) -> tuple[Pattern, ...]:

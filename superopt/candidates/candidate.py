@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from superopt.ir.graph import Graph, every_node
+from superopt.ir.loop_steps import LoopStep
 from superopt.ir.program import Program, original_program
 from superopt.kernels.choose.regions import Region, is_inside, runs_of
 from superopt.kernels.choose.specs import KernelSpec, regions_of
@@ -37,6 +38,7 @@ class Candidate:
         finalist: name of the search's selection that it computes; empty for other origins.
         regions: all of the program's regions that move or compute anything; none where they are not known.
         kernels: the regions that are our kernels.
+        loops: the steps that took work out of its loops.
         options: compiler options.
         option_names: names of the option choices that `options` came from.
         base: the candidate that is the same with default options; None where this one has default options.
@@ -53,6 +55,7 @@ class Candidate:
     finalist: str = ""
     regions: tuple[Region, ...] = ()
     kernels: tuple[KernelSpec, ...] = ()
+    loops: tuple[LoopStep, ...] = ()
     options: Mapping[str, bool | str] = field(default_factory=dict[str, bool | str])
     option_names: tuple[str, ...] = ()
     base: Candidate | None = None
@@ -95,7 +98,7 @@ class Candidate:
             return frozenset(node.op for node in every_node([hot]))
         chosen = self.chosen
         others = [region.graph for region in self.regions if region.graph not in chosen]
-        apart = (node for node in hot.nodes() if node.op not in _LEAVES and not is_inside(node))
+        apart = (node for node in every_node([hot]) if node.op not in _LEAVES and not is_inside(node))
         return frozenset(node.op for node in (*every_node(others), *apart) if node.op not in _LEAVES)
 
     def with_options(self, names: tuple[str, ...], options: Mapping[str, bool | str]) -> Candidate:

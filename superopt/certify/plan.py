@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewrites.match.labels import Layout
-from superopt.certify.loops import LoopStep, read_step
 from superopt.errors import InputError
 from superopt.files.reading import Allowance, field, typed
 from superopt.ir.graph import Graph
+from superopt.ir.loop_steps import LoopStep, read_step
 from superopt.ir.text import parse_graph, print_graph
 
 FORMAT = 2

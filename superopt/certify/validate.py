@@ -26,11 +26,12 @@ import numpy.typing as npt
 from rewrites.language.named import Env
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
-from superopt.certify.loops import LoopProof, LoopStep, LoopStepError, prove_step
+from superopt.certify.loops import LoopProof, LoopStepError, prove_step
 from superopt.certify.plan import Plan, RuleInstance
 from superopt.errors import FileLimitError, RuleError, SuperoptError
 from superopt.files.reading import shown
 from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.loop_steps import LoopStep
 from superopt.ir.loops import results_of
 from superopt.ir.program import Program, replace
 from superopt.ir.text import print_graph
@@ -42,7 +43,7 @@ from verifier.record.ledger import Certificate, Ledger, require_proved, unusable
 from verifier.rules.instances import NotAnInstance, sides
 from verifier.verdict import EXACTNESS
 
-_PASSES = 60
+_PASSES = 60  # programs and plans of the tests take two; files of strangers have to come to an end
 _SEEN_BITS = 27  # bits of a label that index a table of 128 MB
 
 

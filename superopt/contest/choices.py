@@ -54,7 +54,9 @@ def after_check(imported: Imported, choice: Chosen, found: Compared) -> Chosen:
 def as_xla_computes(found: Exploration) -> list[Candidate]:
     """The programs of a search as XLA computes them, without our kernels."""
     return [
-        Candidate(name=f.name, program=found.program(f), finalist=f.name, predicted_s=found.by_xla_s(f))
+        Candidate(
+            name=f.name, program=found.program(f), finalist=f.name, loops=found.loops, predicted_s=found.by_xla_s(f)
+        )
         for f in found.finalists
     ]
 

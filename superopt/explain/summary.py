@@ -76,6 +76,7 @@ def make_report(
         compiler_options=dict(candidate.options),
         tuning=choice.tuning,
         exactness=request.numerics,
+        loop_steps=dict(Counter(step.kind for step in candidate.loops)),
         native=native,
         implementation=_implementation(candidate, ledger),
         notes=(
@@ -115,9 +116,6 @@ def _of_search(found: Exploration, choice: Chosen, library: ProvedLibrary, fallb
     statistics = {**found.statistics, "predicted_before_ms": 1e3 * found.by_xla_s(found.result.original)}
     return {
         "rewrites": fallback.around("the table of rules", lambda: _used(found, choice, library, fallback), ()),
-        "loop_steps": {}
-        if found.finalist(choice.candidate.finalist) is None
-        else dict(Counter(s.kind for s in found.loops)),
         "growth": found.growth,
         "search": statistics,
         "not_chosen": ()

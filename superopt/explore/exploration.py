@@ -24,7 +24,6 @@ from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
 from rewrites.grow.proof import ProvingEGraph
 from rewrites.language.term import Rule
 from superopt.certify.library import ProvedLibrary, prove_instances
-from superopt.certify.loops import LoopStep
 from superopt.certify.plan import BodyPlan
 from superopt.explore.bodies import body_size, body_sizes, improve_bodies
 from superopt.explore.found import Exploration
@@ -33,6 +32,7 @@ from superopt.explore.loops import opened as opened_loops
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
+from superopt.ir.loop_steps import LoopStep
 from superopt.ir.program import frozen_bytes
 from superopt.machine.budget import LEAST_KERNELS_S, WORTH
 from superopt.machine.deadline import Deadline

@@ -9,10 +9,10 @@ from costmodel.model.joint import Joint
 from rewrites.build.expander import Expand
 from rewrites.language.term import Rule
 from superopt.certify.library import ProvedLibrary
-from superopt.certify.loops import LoopStep
 from superopt.certify.plan import BodyPlan
 from superopt.explore.kernel_timer import KernelTimer
 from superopt.ir.graph import Graph
+from superopt.ir.loop_steps import LoopStep
 from superopt.ir.program import Program
 from superopt.search.finalists import rule_gains
 from superopt.search.search import Finalist, SearchResult

@@ -13,17 +13,19 @@ Every step is proved at its place before it is taken (`superopt.certify.loops`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
 from superopt.backends.xla import enabled_x64, needs_x64, to_jax
-from superopt.certify.loops import LoopStep, LoopStepError, prove_step
+from superopt.certify.loops import LoopStepError, prove_step
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.counters import node_cost
 from superopt.ir.graph import Graph, Node, bodies_of, mk, topological, with_inputs
 from superopt.ir.inline import STEPS
+from superopt.ir.loop_steps import LoopStep
 from superopt.ir.loops import (
     CARRIED,
     FIXED,
@@ -42,9 +44,11 @@ from superopt.ir.program import replace
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import beyond_caches
 
+_proved = functools.lru_cache(maxsize=256)(prove_step)  # the plain candidate and the search take the same steps
+
 
 def opened(
-    graph: Graph, deadline: Deadline, *, products: bool = True, prove: Callable[[LoopStep], object] = prove_step
+    graph: Graph, deadline: Deadline, *, products: bool = True, prove: Callable[[LoopStep], object] = _proved
 ) -> tuple[Graph, tuple[LoopStep, ...]]:
     """The graph with work taken out of its loops as far as there is time, and the steps that led there.
 

@@ -143,7 +143,7 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 255,
-    "unexplained": 15,
+    "unexplained": 0,
     "unnamed": 87,
     "clocks": 0,
     "below": 1_500,

@@ -34,7 +34,12 @@ def forms_of(found: Exploration) -> list[Candidate]:
         program, stored = found.result.lowering.lower_stored(finalist.selection, found.graph, found.expand)
         name, apart = f"{finalist.name} in kernels", apart_s(found, finalist)
         form = Candidate(
-            name=name, program=program, finalist=finalist.name, apart_s=apart, predicted_s=finalist.predicted_s
+            name=name,
+            program=program,
+            finalist=finalist.name,
+            loops=found.loops,
+            apart_s=apart,
+            predicted_s=finalist.predicted_s,
         )
         form = cut(form, program, stored if found.result.problem.in_kernels else frozenset())
         forms.setdefault((frozenset(form.runs.items()), frozenset(_apart_of(form).items())), form)

@@ -26,8 +26,8 @@ from superopt.measure.exact import exact_results_of
 from superopt.measure.numerics import Tolerance
 from superopt.workshop.job import FILES, Event, resolve
 
-SLOW_S = 0.5  # programs that took longer to build are kept for later comparisons: so many, of so many bytes
-_MOST_KEPT, _MOST_BYTES = 12, 1 << 30
+SLOW_S = 0.5  # programs that took longer to build are kept for later comparisons
+_MOST_KEPT, _MOST_BYTES = 12, 1 << 30  # of these, and of their weights: a contest has five, the best with options
 _KEPT: dict[str, session.Kept] = {}
 
 

@@ -77,7 +77,7 @@ def _executable(session: Session, choice: Chosen) -> XlaExecutable:
 def _plan(session: Session, state: RunState, choice: Chosen) -> Plan:
     winner = None if state.found is None else state.found.finalist(choice.candidate.finalist)
     if winner is None or state.found is None:
-        return empty_plan(session.imported.graph, session.request.numerics)
+        return replace(empty_plan(session.imported.graph, session.request.numerics), loops=choice.candidate.loops)
     return make_plan(state.found, winner, session.request.numerics)
 
 

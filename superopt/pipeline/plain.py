@@ -10,6 +10,7 @@ from superopt.candidates.ledger import ChoiceReason, Chosen, Why
 from superopt.contest.choices import original_after_failure, original_returned
 from superopt.contest.contest import duel
 from superopt.contest.rounds import ORIGINAL, Rounds, Subject
+from superopt.explore.loops import opened
 from superopt.machine.background import BackgroundCall
 from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S
 from superopt.machine.deadline import Deadline, now_s
@@ -40,12 +41,19 @@ def begin_plain(session: Session, state: RunState) -> RunState:
 
 def plain_candidate(session: Session, deadline: Deadline, *, kernels: bool = True) -> Candidate | None:
     """The program's own form with every region a kernel; None where it cannot be made."""
-    form, maker = own_form(session.imported.graph), session.maker
+    graph, maker = session.imported.graph, session.maker
     if not kernels or maker is None:
-        return Candidate(name="own form", program=form, origin=Provenance.OWN_FORM)
-    return session.fallback.around(
-        "the plain candidate", lambda: maker.make(in_regions("own form", form), deadline), None, let=FIRST
-    )
+        return Candidate(name="own form", program=own_form(graph), origin=Provenance.OWN_FORM)
+
+    def made() -> Candidate:
+        until = (
+            Deadline() if session.request.deterministic else deadline.at_most(LEAST_S)
+        )  # 16 loop programs take .05 s each at most
+        without, loops = (graph, ()) if session.request.exact else opened(graph, until)
+        form = in_regions("own form", own_form(without))
+        return maker.make(replace(form, loops=loops), deadline)
+
+    return session.fallback.around("the plain candidate", made, None, let=FIRST)
 
 
 def join_plain(session: Session, state: RunState) -> RunState:

@@ -54,7 +54,7 @@ class ScheduleSpace:
     Attributes:
         unscheduled: the program that traces apply to.
         base: the default schedule.
-        prefix: its steps that put a part of a stage into a stage of its own.
+        prefix: its steps that take stages apart.
         after: its steps behind those of all stages.
     """
 
@@ -124,11 +124,11 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
     whole = transformed(program, cpu, threads)
     if whole is None and len(program.stages) == 1:
         whole = chain(program, program.stages[0].buffer, cpu, threads)
-    made = None if whole is None else whole.default(program)
+    made = None if whole is None else whole.default()
     if whole is not None and made is not None:
         steps, after = base[: len(made[1])], base[len(made[1]) :]
         if steps == [_listed(step) for step in made[1]] and all(step[0] == "set_knob" for step in after):
-            return ScheduleSpace(program, (whole,), threads, base, [], after)
+            return ScheduleSpace(program, (whole.decisions,), threads, base, whole.prefix, after)
     try:
         space = _around(program, cpu, threads, base)
         if digest(apply(program, space.trace(space.start))) == digest(apply(program, base)):

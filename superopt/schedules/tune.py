@@ -59,8 +59,10 @@ if TYPE_CHECKING:
 
 Strategy = Literal["model", "evolutionary", "random"]
 STRATEGIES: tuple[Strategy, ...] = ("model", "evolutionary", "random")
-_BATCH, _POOL, _PARENTS = 6, 48, 12
-_RANDOM_SHARE = 0.25
+_BATCH = 6  # candidates of a round for each worker: 0.7 s, of which the order of the pool takes a tenth
+_POOL = 48  # points that the model orders, in 75 ms: a candidate takes 115 (docs/benchmarks.md, `candidates_per_s`)
+_PARENTS = 12  # points that are changed, drawn by 1 / rank: a thirteenth would be one in 40
+_RANDOM_SHARE = 0.25  # of points are drawn anew, 12 of a pool, since the parents are alike after a few rounds
 _SAMPLE_S, _ROUNDS, _EACH_S = 1e-3, ENOUGH_ROUNDS, 0.04  # of a candidate, and its seconds in all for slow ones
 _FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 5, 9, 3e-3  # leaders, timed beside the default: 0.16 s of samples
 _DUEL_ROUNDS = 21  # of the best with the default, in samples as long: 0.13 s

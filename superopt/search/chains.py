@@ -125,7 +125,7 @@ class Repairing:
     def done(self) -> bool:
         """Whether the budget ended, nothing has improved for long, or nothing can be changed."""
         patience = PATIENCE * (len(self.problem.movable) + len(self.problem.choices))
-        return not patience or self.meter.exhausted() or self.rounds() - self.improved_at >= patience
+        return self.meter.exhausted() or self.rounds() - self.improved_at >= patience
 
     def step(self) -> None:
         """Let a chain join, run every chain to its next stop, and price the pending kernels."""

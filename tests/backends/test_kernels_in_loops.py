@@ -185,3 +185,17 @@ def test_specs_of_bodies_that_do_not_fit_are_refused() -> None:
     program, specs = kernels_of(scanned)
     with pytest.raises(InputError, match="does not fit the program"):
         regions_of(program.hot, [replace(specs[0], reads=specs[0].reads[:1])])
+
+
+def test_without_a_search_work_leaves_loops_by_proved_steps(tmp_path: Path) -> None:
+    def recurrent(x: Any, w: Any, rows: Any) -> Any:
+        return lax.scan(lambda h, row: (jnp.tanh(h + row @ w), None), x, rows)[0]
+
+    fast = superopt.optimize(recurrent, X, W, ROWS, search=False, deterministic=True)
+    assert fast.report.loop_steps == {"hoisted": 1}
+    assert len(fast.plan.loops) == 1
+    fast.save(tmp_path / "loop.superopt")
+    assert superopt.load(tmp_path / "loop.superopt").validate().valid
+    np.testing.assert_allclose(fast(X, W, ROWS), recurrent(X, W, ROWS), rtol=2e-5, atol=2e-5)
+    exact = superopt.optimize(recurrent, X, W, ROWS, search=False, deterministic=True, numerics="exact")
+    assert not exact.report.loop_steps

@@ -14,7 +14,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from superopt.backends.xla import to_jax
-from superopt.certify.loops import LoopStep, LoopStepError, prove_step, read_step
+from superopt.certify.loops import LoopStepError, prove_step
 from superopt.certify.plan import empty_plan, read_plan
 from superopt.certify.validate import validate
 from superopt.errors import InputError
@@ -22,6 +22,7 @@ from superopt.explore.loops import opened
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.interp import evaluate
+from superopt.ir.loop_steps import LoopStep, read_step
 from superopt.ir.loops import loops_of
 from superopt.ir.program import Program
 from superopt.machine.deadline import Deadline

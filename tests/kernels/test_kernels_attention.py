@@ -237,7 +237,7 @@ def _program(fn: Callable[..., Any], arrays: tuple[Any, ...]) -> tuple[LoopProgr
 def _error(program: LoopProgram, inputs: dict[str, np.ndarray]) -> float:
     """The largest error against float64, of the largest value; NaN in the same places, schedule proved."""
     found = chain(program, "out0", host())
-    made = None if found is None else found.default(program)
+    made = None if found is None else found.default()
     assert made is not None
     wide = {n: x if x.dtype in (np.bool_, np.int32) else x.astype(np.float64) for n, x in inputs.items()}
     expected = evaluate(program, wide, wide=True)["out0"]
@@ -301,7 +301,7 @@ def test_attention_of_16_bit_floats_is_rounded_once(name: str) -> None:
     fn, arrays = HALVES[name]
     program, inputs = _program(fn, tuple([_half(x) for x in arrays]))
     found = chain(program, "out0", host())
-    made = None if found is None else found.default(program)
+    made = None if found is None else found.default()
     assert made is not None
     assert all(b.dtype == "float32" for b in made[0].buffers if b.scope in ("local", "scratch"))
     half_an_ulp = 2.0**-8 * 2.0  # of results below 4

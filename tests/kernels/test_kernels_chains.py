@@ -77,7 +77,7 @@ def scheduled(program: LoopProgram, cpu: Cpu = WIDE) -> LoopProgram:
     """With the schedule of a chain."""
     with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=cpu):
         found = chain(program, "out0", cpu)
-        made = None if found is None else found.default(program)
+        made = None if found is None else found.default()
     assert made is not None
     return made[0]
 
@@ -122,7 +122,7 @@ def test_long_rows_lie_on_the_heap(kind: str) -> None:
     assert chain(program, "out0", replace(cpu, l3=0)) is None
     with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=cpu):
         found = chain(program, "out0", cpu, threads=2)
-        made = None if found is None else found.default(program)
+        made = None if found is None else found.default()
     assert made is not None
     code = generate(made[0])
     text = code.module.text()
@@ -138,13 +138,13 @@ def test_every_choice_is_a_schedule() -> None:
     with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=WIDE):
         found = chain(program, "out0", WIDE)
         assert found is not None
-        named = {d.name: d.options for d in found.decisions}
+        named = {d.name: d.options for d in found.decisions.decisions}
         blocks = {block: (block, rows) for block, rows in named["queries"]}
         picked = [(q, c) for q in blocks.values() for c in (named["columns"][0], named["columns"][-1])]
         points = [{"queries": q, "columns": c, "keys": 0, "unroll": 1} for q, c in picked]
         assert len(points) >= 4
         for point in points:
-            after = apply(program, found.steps(point))
+            after = apply(found.program, found.decisions.steps(point))
             np.testing.assert_allclose(evaluate(after, inputs, wide=True)["out0"], expected, rtol=1e-9)
 
 
@@ -161,7 +161,7 @@ def test_blocks_of_keys_behind_the_last_one_that_counts(kind: str, keys: int) ->
         found = chain(program, "out0", host())
         assert found is not None
         point = {"queries": (host().lanes("float32"), 2), "columns": (1, 2), "keys": keys, "unroll": unroll}
-        after = apply(program, found.steps(point))
+        after = apply(found.program, found.decisions.steps(point))
         got = build(generate(after)).run(inputs, guard=True)["out0"]
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
 

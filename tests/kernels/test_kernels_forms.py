@@ -69,7 +69,8 @@ def test_tasks_of_winograd_share_channels_and_rows_of_tiles(columns: int) -> Non
     program = from_graph(region.graph.outputs)
     found = transformed(program, host())
     assert found is not None
-    scheduled = apply(program, found.steps({"block": 1, "columns": columns, "tile": (1, 3), "unroll": 4}))
+    point = {"block": 1, "columns": columns, "tile": (1, 3), "unroll": 4}
+    scheduled = apply(found.program, found.decisions.steps(point))
     host_stage = scheduled.stage("out0")
     assert [a.extent for a in host_stage.axes if a.kind == "parallel"] == [1, 5, *([2] if columns == 16 else [])]
     right_and_proved(program, scheduled)
@@ -95,7 +96,7 @@ def test_a_transform_of_too_few_planes_is_refuted() -> None:
     (region,) = winograd(6)
     program = from_graph(region.graph.outputs)
     found = transformed(program, host())
-    made = None if found is None else found.default(program)
+    made = None if found is None else found.default()
     assert made is not None
     stages = {s.buffer: s for s in made[0].stages}
     before = stages["s0"]

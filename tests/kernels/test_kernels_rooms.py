@@ -88,7 +88,7 @@ program = case("plain", 1, 37, 9001, 3, 5)
 inputs = values(program)
 cpu = replace(host(), l2=1 << 18, l3=1 << 24)
 with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=cpu):
-    scheduled = chain(program, "out0", cpu, threads=2).default(program)[0]
+    scheduled = chain(program, "out0", cpu, threads=2).default()[0]
 kernel = build(generate(scheduled))
 placed = [_place(b, inputs, False) for b in kernel.pointers]
 goes = [kernel._start(placed, threads) for threads in (2, 1)]

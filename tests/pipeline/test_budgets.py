@@ -133,7 +133,7 @@ def test_kernels_are_not_compiled_when_the_time_is_over(clock: Clock) -> None:
 class Pool:
     """Two processes that make kernels: seconds of each by the clock, and of a processor."""
 
-    backend, batch = Native(), 2
+    backend, batch, is_here = Native(), 2, True
 
     def __init__(self, clock: Clock, each_s: float, processor_s: float) -> None:
         self.clock, self.each_s, self.processor_s, self.spent_s = clock, each_s, processor_s, 0.0

@@ -104,7 +104,7 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     made: list[int] = []
 
     class Counting:
-        batch, backend = 1, pool.backend
+        batch, backend, is_here = 1, pool.backend, True
         start, ready = pool.start, pool.ready
         spent_s = property(lambda _: pool.spent_s)
 

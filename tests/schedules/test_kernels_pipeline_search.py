@@ -95,7 +95,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[Graph, Any]:
         return tuning.TunedSchedule(program, list(found[graph]), 1e-5, 2e-5, 7, 1.0, 1.0, 100, (), {})
 
     monkeypatch.setattr(kernel_search, "resolve", {Native.tuner: tune}.__getitem__)
-    monkeypatch.setattr(kernel_search.Worker, "ready", lambda worker: None)
+    monkeypatch.setattr(Worker, "ready", lambda worker: None)
     return found
 
 
@@ -159,7 +159,7 @@ def test_schedules_are_searched_by_the_function_that_the_backend_names(
     made: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backend that said that it searches had schedules of the native one tried on its kernels."""
-    monkeypatch.setattr(kernel_search.Worker, "ready", lambda worker: None)
+    monkeypatch.setattr(Worker, "ready", lambda worker: None)
     said: list[str] = []
     pool = Pool()
     pool.backend = type("Other", (Native,), {"tuner": f"{__name__}:own_tuner"})()

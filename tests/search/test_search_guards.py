@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,15 +15,15 @@ from rewrites.egraph.perm import PERM_BITS
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.machine.deadline import Deadline
 from superopt.search.chains import AnnealingChain
-from superopt.search.descent import attempt
-from superopt.search.finalists import Finalist, finalist, rival_kernels
+from superopt.search.descent import attempt, repair
+from superopt.search.finalists import Finalist, distance, finalist, kernel_costs, rival_kernels, without_rules
 from superopt.search.meter import Meter
 from superopt.search.moves import Move, every_state, neighbours
 from superopt.search.pricing import UNIT_S
 from superopt.search.search import OWN_OPERATIONS, POOL, SearchSettings, _SearchRun
 from superopt.search.snapshot import SHIFT, Selection, Snapshot
 from superopt.search.starts import LocalCosts, dynamic, greedy
-from superopt.search.state import RULE, State
+from superopt.search.state import RULE, Problem, State
 from tests.search.test_search_state import cyclic_problem, snapshot_of
 
 STEPS = Deadline(steps=10)
@@ -166,3 +168,78 @@ def test_all_states_are_not_looked_at_beyond_the_time() -> None:
     while not over.is_late:
         pass
     assert every_state(State(made.problem), 300, over)[1] is False
+
+
+def other_states(made: _SearchRun) -> list[State]:
+    """States whose kernels differ from those of the program itself."""
+    first = kernel_costs(State(made.problem))
+    return [s for s in every_state(State(made.problem), 300)[0] if distance(kernel_costs(s), first)]
+
+
+def test_descents_end_where_most_of_the_time_is_spent() -> None:
+    for spent, count in ((0, 2), (8, 1)):
+        made = run()
+        made.records["other"] = other_states(made)[0].record()
+        made.meter.step(spent)
+        made.descend()
+        assert sum(name.endswith("+descent") for name in made.records) == count
+
+
+def test_what_has_no_time_or_nothing_to_change_is_not_improved() -> None:
+    made = run()
+    made.meter.step(10)
+    made.improve()
+    assert list(made.records) == ["original"]
+    w = make_input("w", (4,), frozen=True)
+    snapshot = Snapshot(import_graph(Graph((w,), (mk("exp", w),))))
+    assert not snapshot.size
+    known = _SearchRun(Problem(snapshot, made.problem.pricer, []), SearchSettings(STEPS), Meter(STEPS))
+    known.improve()
+    assert list(known.records) == ["original"]
+
+
+def test_a_name_keeps_its_cheapest_state() -> None:
+    made = run()
+    cheap, dear = sorted(every_state(State(made.problem), 300)[0], key=lambda s: s.cost)[:: len(other_states(made))][:2]
+    assert cheap.cost < dear.cost
+    for state in (dear, cheap, dear):
+        made._keep("one", state)
+    assert made.records["one"][0] == cheap.cost
+
+
+def test_what_has_the_kernels_of_another_is_no_finalist() -> None:
+    made = run()
+    cost = made.records["original"][0]
+    made.records[OWN_OPERATIONS] = made.records["original"]
+    assert [f.name for f in made.choose()] == ["original"]
+    for k, state in enumerate(other_states(made)[:3]):
+        made.records[f"other {k}"] = (cost - 1 - k, *state.record()[1:])
+    assert len(made.choose()) > 2
+    made.settings = replace(made.settings, finalists=2)
+    assert [f.original for f in made.choose()] == [False, True]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_rules_are_left_out_one_at_a_time_as_long_as_there_is_time(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run()
+    (c, i), *_ = closing(made)
+    made.snapshot.options[c][i].origin = SimpleNamespace(rule="r", step=0)
+    state = State(made.problem)
+    assert state.flip([(c, i)]) is not None
+    state.settle()
+    made.records["best"] = (0, *state.record()[1:])
+    if late:
+        monkeypatch.setattr(Meter, "is_late", True)
+    made.hedge()
+    assert OWN_OPERATIONS in made.records
+    assert ("without r" in made.records) is not late
+    assert not without_rules(state, {"r"}).chosen(c).origin
+
+
+def test_a_repair_ends_after_its_visits() -> None:
+    made = run()
+    state, meter = State(made.problem), Meter(Deadline(steps=1_000))
+    for limit, steps in ((0, False), (400, True)):
+        for _ in repair(state, range(made.snapshot.size), meter, limit):
+            state.memo.flush()
+        assert bool(meter.steps) is steps

@@ -198,6 +198,14 @@ def test_program_without_frozen_inputs_has_no_prepare() -> None:
     assert program.prepare is None
 
 
+def test_prepared_tensors_have_names_that_no_input_has() -> None:
+    x, w = make_input(f"{PREPARED}0", (3, 4)), make_input("w", (4, 5), frozen=True)
+    y = mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ())))
+    program, _ = _lowered(Graph((x, w), (y,)), False)
+    names = [node["name"] for node in program.hot.inputs]
+    assert len(set(names)) == len(names) == 2
+
+
 def test_frozen_work_without_frozen_inputs_is_prepared() -> None:
     x = make_input("x", (4, 4))
     rows, columns = (mk("iota", dtype="int32", shape=(4, 4), dimension=d) for d in (0, 1))

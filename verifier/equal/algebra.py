@@ -15,7 +15,7 @@ for NaN and infinities.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -35,7 +35,7 @@ from verifier.equal.equality import Proof
 from verifier.equal.infinities import NAN, cases_of, chooses_infinity, of_infinities, without_value
 from verifier.equal.normal import REAL
 from verifier.equal.places import Places
-from verifier.equal.poly import Poly, const, divide, greatest, least, unknown, var
+from verifier.equal.poly import Poly, const, divide, form_of, greatest, least, unknown, var
 from verifier.equal.positions import (
     LATTICE,
     RING,
@@ -72,6 +72,8 @@ WIDE = ("int32", "int64", "uint32", "uint64")
 SINGLE = ("float32", "float64")
 """Floats that round sizes no more than results."""
 WIDEST = "float64"
+PLACE, VALUE = "place#", "extreme#"
+"""Prefixes of unknown integers, behind which their number stands: places of extremes, and extremes."""
 TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 """Comparison -> the same comparison with its operands swapped."""
 LARGEST_DENOMINATOR = 1000
@@ -137,9 +139,32 @@ class Terms(Places):
 
     # ---- leaves
     def read(self, name: str, index: Sequence[Int], dtype: str) -> ScalarTerm:
-        """The entry of an input."""
+        """The entry of an input; one at the place of an extreme of the same entries is that extreme."""
         self.ranges.kinds[name] = dtype
-        return Read(name, tuple([unwrap(i) for i in index]), dtype == "bool")
+        made = Read(name, tuple([unwrap(i) for i in index]), dtype == "bool")
+        return self._at_place(made, dtype) if self.held else made
+
+    def _at_place(self, made: Read, dtype: str) -> ScalarTerm:
+        """An entry, or the extreme of the entries among which it stands at the place of that extreme."""
+        for number, at in dict.fromkeys(place for p in made.index for place in _places(p)):
+            known, names = self.held[number]
+            if not isinstance(known, Reduce) or not isinstance(known.body, Read):
+                continue
+            body, here = known.body, dict(zip(names, at, strict=True))
+            place = _on_axis(unknown(f"{PLACE}{number}", at), known.size.subst(here))
+            if made == _read_at(body, {**here, known.var: place}):
+                return self._of_entries(known.kind, known.size.subst(here), body, known.var, here, dtype)
+        return made
+
+    def _of_entries(
+        self, kind: str, size: Poly, body: Read, over: str, here: Mapping[str, Poly], dtype: str
+    ) -> ScalarTerm:
+        """The extreme of entries over a fresh index in place of the variable `over`."""
+
+        def entry_at(k: Int) -> ScalarTerm:
+            return _read_at(body, {**here, over: unwrap(k)})
+
+        return self.reduce(kind, [Sym(size)], entry_at, dtype)
 
     def entries(self, array: np.ndarray, index: Sequence[Int]) -> ScalarTerm:
         """The entry of a small constant array."""
@@ -357,7 +382,7 @@ class Terms(Places):
         if not isinstance(t, Reduce | Where) and not (isinstance(t, Apply) and t.fn in LATTICE | {"select_n"}):
             return None
         try:
-            return self._index(t, ())
+            return self._place(t) if isinstance(t, Reduce) else self._index(t, ())
         except (NotImplementedError, Wraps):
             return None
 
@@ -566,6 +591,8 @@ class Terms(Places):
             return known
         if isinstance(t, Reduce) and (place := self._place(t)) is not None:
             return place
+        if isinstance(t, Reduce) and t.kind in LATTICE and isinstance(t.body, Read):
+            return self._held(t, VALUE)
         if isinstance(t, Where) and t.guard in (c.TRUE, c.FALSE):
             return self._index(t.then if t.guard == c.TRUE else t.orelse, facts)
         if isinstance(t, Where) and (one := indicator(t.guard)) is not None:
@@ -613,9 +640,9 @@ class Terms(Places):
         kind, body = best.kind, value
         if isinstance(value, Apply) and value.fn == "neg" and id(value) in self.floating:
             kind, body = "min" if kind == "max" else "max", value.args[0]
-        return least(greatest(self._held(Reduce(kind, t.var, t.size, body)), 0), t.size - 1)
+        return _on_axis(self._held(Reduce(kind, t.var, t.size, body), PLACE), t.size)
 
-    def _held(self, t: ScalarTerm) -> Poly:
+    def _held(self, t: ScalarTerm, what: str) -> Poly:
         """An unknown integer that is the same for terms that are alike, at the index variables of each."""
         free = free_of(t) - self.ctx.dims
         names = [x for x in self.ctx.ranges if x in free]
@@ -623,9 +650,9 @@ class Terms(Places):
             raise NotImplementedError("an index at a position without a range")
         for i, (known, own) in enumerate(self.held):
             if len(own) == len(names) and alike(_closed(t, names), _closed(known, own)):
-                return unknown(f"place#{i}", tuple(map(var, names)))
+                return unknown(f"{what}{i}", tuple(map(var, names)))
         self.held.append((t, names))
-        return unknown(f"place#{len(self.held) - 1}", tuple(map(var, names)))
+        return unknown(f"{what}{len(self.held) - 1}", tuple(map(var, names)))
 
     def _condition(self, t: ScalarTerm, facts: tuple[Cond, ...]) -> Cond | None:
         """The condition of a comparison of integers that can be index polynomials; None for other truth values."""
@@ -711,6 +738,26 @@ def is_truth(t: ScalarTerm) -> bool:
     if isinstance(t, Reduce):
         return t.kind in ("or", "and", "xor[bool]")
     return t.boolean if isinstance(t, Read) else isinstance(t, Const) and t.value in (0, 1)
+
+
+def _on_axis(place: Poly, size: Poly) -> Poly:
+    """An unknown position as one on an axis that is not empty."""
+    return least(greatest(place, 0), size - 1)
+
+
+def _read_at(t: Read, at: Mapping[str, Poly]) -> Read:
+    """An entry at other values of index variables."""
+    return replace(t, index=tuple([p.subst(at) for p in t.index]))
+
+
+def _places(p: Poly) -> Iterator[tuple[int, tuple[Poly, ...]]]:
+    """The places of extremes in a position: number, and the index variables at which each is meant."""
+    for op, args in filter(None, map(form_of, p.forms)):
+        if op.startswith(PLACE):
+            yield int(op.removeprefix(PLACE)), args
+        else:
+            for a in args:
+                yield from _places(a)
 
 
 def _closed(t: ScalarTerm, names: Sequence[str]) -> ScalarTerm:

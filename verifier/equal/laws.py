@@ -3,6 +3,7 @@
     real    f(-x) = -f(x) and g(-x) = g(x) for odd f and even g; |p| = p for sums of positive terms.
             max_k (a_k + s) = s + max_k a_k over a non-empty set; sum_k s = n * s for s without k.
             max_k (s * a_k) = s * max_k a_k over a set that is not empty, for s >= 0.
+            max_k f(a_k) = f(max_k a_k) over a set that is not empty, for increasing f.
             log(a^n) = n * log a for odd n, log(sqrt a) = log(a) / 2; sqrt(c^2 * p) = c * sqrt p for rational c >= 0.
             x^(n + 1/2 + 1/8) = x^n * sqrt x * sqrt sqrt sqrt x      x^-c = 1 / x^c.
             sqrt(p) * sqrt(p) = p      and all powers of one x collected: x * x^(-1/4) = sqrt x * sqrt sqrt x.
@@ -10,6 +11,7 @@
     range   erfc x = 1 - erf x    expm1 x = exp x - 1    log1p x = log(1 + x).
             tanh x = 1 - 2 / (exp 2x + 1)    sinh, cosh by exponentials.
             log(exp a * p) = a + log p       1 / (exp(-a) + p) = exp a / (1 + exp a * p).
+            exp(n * log p) = p^n.
             log(p / v) = log p - log v for sums v of positive terms.
 
 Fractions are equal, p / v = q / w, where p * w = q * v, for divisors that are not zero.
@@ -18,9 +20,9 @@ A power with a fraction in its exponent is defined exactly where its square root
 an integer in it, it is a product, defined for negative x, too.  `_collected` adds exponents only where a root of x
 occurs, so x >= 0 is recorded, and x is recorded as a divisor where an exponent is negative.
 
-A scale is known not to be negative when it is an exponential, or by a premise about values (`given ge(S, 0)`) at the
-very entry that occurs.  The range must be proved non-empty: the maximum of an empty set is infinite, and 0 times that
-is NaN.
+A scale is known not to be negative when it is an exponential, a sum of these, or by a premise about values (`given
+ge(S, 0)`) at the very entry that occurs.  The range must be proved non-empty: the maximum of an empty set is infinite,
+and 0 times that is NaN.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ SPLIT = 4
 """Number of sums under an exponential up to which each becomes a factor."""
 MOST, DIGITS = 8, 4
 """Largest exponent, and most binary digits after its point."""
+INCREASING = frozenset({"asinh", "atan", "cbrt", "erf", "exp", "exp2", "expm1", "logistic", "sinh", "tanh"})
+"""Functions that have a value everywhere and increase."""
 Factor: TypeAlias = "tuple[str, tuple[Poly, ...]]"
 
 
@@ -242,11 +246,29 @@ class LawNormaliser(Normaliser):
 
     def _exponential(self, p: NF) -> NF:
         """exp(a + b) = exp a * exp b; of many sums over binders only all of them together are one factor."""
+        powers = [self._of_logarithm(m) for m in p]
+        if any(q is not None for q in powers):
+            out = self._exponential([m for m, q in zip(p, powers, strict=True) if q is None])
+            for q in powers:
+                out = out if q is None else times(self.ctx, out, q)
+            return out
         many = [m for m in p if m.binders or m.guards]
         if len(many) <= SPLIT:
             return super()._exponential(p)
         rest = super()._exponential([m for m in p if not (m.binders or m.guards)])
         return times(self.ctx, rest, [Monomial(atoms=(self.labels.atom("exp", [many]),))])
+
+    def _of_logarithm(self, m: Monomial) -> NF | None:
+        """exp(k * log p) = p^k for a small whole number k; None for other summands."""
+        if len(m.atoms) != 1 or m.atoms[0].exp != 1 or m.sizes or not is_simple([m]):
+            return None
+        p = self.labels.unfold("log", m.atoms[0])
+        if p is None or m.coef.denominator != 1 or abs(m.coef) > MOST:
+            return None
+        factor, out = p if m.coef > 0 else self._reciprocal(p), [ONE]
+        for _ in range(abs(int(m.coef))):
+            out = times(self.ctx, out, factor)
+        return out
 
     def _divided(self, p: NF, by: dict[Factor, int]) -> NF:
         inverse = [Monomial(atoms=tuple(Atom(label, args, -e) for (label, args), e in by.items()))]
@@ -299,6 +321,11 @@ class LawNormaliser(Normaliser):
         if self.laws == EXACT or not entries:
             return super()._maximum(entries)
         values = [self._value(m) for m in entries]
+        factors_of = {abs(m.coef) for p in values for m in p}
+        if len(factors_of) == 1 and factors_of != {1}:
+            (k,) = factors_of
+            rest = [replace(m, atoms=(self._entry(scale(p, 1 / k)),)) for m, p in zip(entries, values, strict=True)]
+            return scale(self._maximum(rest), k)
         shared = self._scales(entries, [m for p in values for m in p])
         if not shared or not self._some(entries):
             return self._shifted(entries)
@@ -322,10 +349,15 @@ class LawNormaliser(Normaliser):
         return tuple(
             a
             for a in summands[0].atoms
-            if (positive_atom(a) or (a.exp > 0 and replace(a, exp=1) in self.positive_entries))
+            if (self._is_positive(a) or (a.exp > 0 and replace(a, exp=1) in self.positive_entries))
             and not any(x.vars & bound for x in a.args)
             and all(a in m.atoms for m in summands)
         )
+
+    def _is_positive(self, a: Atom) -> bool:
+        """Whether a power is positive: of a positive function, or of a sum of positive terms."""
+        p = None if positive_atom(a) else self._divisor(a, Monomial())
+        return positive_atom(a) or (p is not None and positive_sum(self.ctx, p, ()))
 
     def _shifted(self, entries: NF) -> NF:
         """A maximum with the summands that all entries share taken out."""
@@ -340,7 +372,7 @@ class LawNormaliser(Normaliser):
             and not any(x.free() & b for b in bound)
         ]
         if not shared or any(a.label == "inf" for x in shared for a in x.atoms):
-            return super()._maximum(entries)
+            return self._of_arguments(entries, values) or super()._maximum(entries)
         rest: NF = []
         for m, value in zip(entries, values, strict=True):
             left = list(value)
@@ -348,6 +380,36 @@ class LawNormaliser(Normaliser):
                 left.remove(x)
             rest.append(replace(m, atoms=(self._entry(left),)))
         return combine(super()._maximum(list(dict.fromkeys(rest))) + shared)
+
+    def _of_arguments(self, entries: NF, values: Sequence[NF]) -> NF | None:
+        """A maximum of values of one increasing function, each times one number, by its arguments; else None."""
+        arguments = [self._argument(p[0]) if len(p) == 1 else None for p in values]
+        known = [x for x in arguments if x is not None]
+        plain = len(entries) == 1 and not entries[0].binders and not entries[0].guards
+        if plain or len(known) < len(entries) or len({x[:2] for x in known}) > 1 or not self._some(entries):
+            return None
+        fn, coef, _ = known[0]
+        sign = 1 if coef > 0 else -1
+        inner = [replace(m, atoms=(self._entry(scale(p, sign)),)) for m, (_, _, p) in zip(entries, known, strict=True)]
+        greatest = scale(self._maximum(list(dict.fromkeys(inner))), sign)
+        return scale(self._function(fn, [greatest]), coef)
+
+    def _argument(self, m: Monomial) -> tuple[str, Fraction, NF] | None:
+        """A number times an increasing function, as its name, the number and the argument; None for other summands.
+
+        A product of powers of exponentials is the exponential of a sum.
+        """
+        names = {a.label.partition("(")[0].partition("#")[0] for a in m.atoms}
+        one = names == {"exp"} or (len(m.atoms) == 1 and m.atoms[0].exp == 1 and names <= INCREASING)
+        if not one or m.sizes or not is_simple([m]):
+            return None
+        (fn,), argument = names, list[Monomial]()
+        for a in m.atoms:
+            p = self.labels.unfold(fn, replace(a, exp=1))
+            if p is None:
+                return None
+            argument += scale(p, a.exp)
+        return fn, m.coef, combine(argument)
 
     def _value(self, m: Monomial) -> NF:
         """The value of an entry of a maximum, as a sum."""

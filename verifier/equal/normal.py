@@ -30,7 +30,7 @@ from superopt.ir.scalar import COMPARISONS, LOGICAL, SCALARS
 from superopt.ir.types import FLOATS, INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.classes import INF, ORDERED, AtomLabels, infinite
-from verifier.equal.definedness import Definedness
+from verifier.equal.definedness import Definedness, index_ranges, positive_sum
 from verifier.equal.domains import Domains
 from verifier.equal.monomial import (
     NF,
@@ -289,9 +289,14 @@ class Normaliser:
         if fn == "sqrt" and ps[0] in ([], [ONE]):
             return ps[0]
         atom = self.labels.atom(fn, ps)
-        if fn.partition("[")[0] in _RECORDED:
+        if fn.partition("[")[0] in _RECORDED and not self._has_value(fn, ps):
             self.records.partial.append((atom, tuple(self.records.trail)))
         return [Monomial(atoms=(atom,))]
+
+    def _has_value(self, fn: str, ps: Sequence[NF]) -> bool:
+        """Whether a partial function is one of a sum of positive terms, at which it has a value."""
+        known = (*self.records.conditions(), *(f for m in ps[0] for f in index_ranges(self.ctx, m)))
+        return fn in ("log", "sqrt") and self.laws != EXACT and bool(ps[0]) and positive_sum(self.ctx, ps[0], known)
 
     def _exponential(self, p: NF) -> NF:
         out: NF = [ONE]

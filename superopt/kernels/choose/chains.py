@@ -20,7 +20,7 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
-from superopt.kernels.choose.decisions import SchedulePoint, StageDecisions, decided
+from superopt.kernels.choose.decisions import Parted, SchedulePoint, StageDecisions, decided
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.contract import analyse, find, outermost
 from superopt.kernels.loops.program import loads
@@ -34,8 +34,8 @@ _LEAST_ROWS = 8  # float32 lanes of a vector: lanes run along the queries
 _MOST_PARTS = 12  # stages that a chain is taken apart into
 
 
-def chain(program: LoopProgram, name: str, cpu: Cpu, threads: int = 1) -> StageDecisions | None:
-    """Return the decisions of a chain's schedule; None where the stage is no chain that fits the cache.
+def chain(program: LoopProgram, name: str, cpu: Cpu, threads: int = 1) -> Parted | None:
+    """Take a chain apart, with the decisions of its schedule; None where the stage is no chain that fits the cache.
 
     Args:
         program: the loop program, as `from_graph` returns it.
@@ -47,7 +47,8 @@ def chain(program: LoopProgram, name: str, cpu: Cpu, threads: int = 1) -> StageD
     start = None if parts is None else _start(parts.sizes, cpu, threads)
     if parts is None or start is None:
         return None
-    return StageDecisions(name, decided(_options(parts.sizes, cpu, threads), start), _ChainTiling(parts).steps)
+    decisions = decided(_options(parts.sizes, cpu, threads), start)
+    return Parted(parts.program, parts.steps, StageDecisions(name, decisions, _ChainTiling(parts).steps))
 
 
 def is_chain(stage: Stage) -> bool:
@@ -130,12 +131,12 @@ class _ChainTiling:
 
 
 def _scheduled(parts: ChainParts, point: SchedulePoint) -> Steps:
-    """Return all steps of a point.
+    """Return the steps of a point after those that take the chain apart.
 
     Raises:
         InputError: a step does not fit.
     """
-    made = _Steps(parts.program, list(parts.steps))
+    made = _Steps(parts.program, [])
     inner = analyse(parts.program, parts.program.stage(parts.name))
     names = [] if inner is None else [s.name for s in (*inner.rows, *inner.columns)]
     if any(n not in names for n in (parts.query, *parts.others, parts.column)):

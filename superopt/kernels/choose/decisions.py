@@ -1,7 +1,8 @@
 """Decisions of a stage's schedule: their options, the default ones, and the steps that take them.
 
-Whoever makes schedules of a kind returns `StageDecisions`.  The default schedule takes their defaults
-(`superopt.kernels.choose.defaults`), a search all of their options (`superopt.schedules.space`).
+Whoever makes schedules of a kind returns `StageDecisions`, for parts of a program that run as one with the program
+that was taken apart.  The default schedule takes their defaults (`superopt.kernels.choose.defaults`), a search all of
+their options (`superopt.schedules.space`).
 """
 
 from __future__ import annotations
@@ -46,11 +47,26 @@ class StageDecisions:
         """The point of the default schedule."""
         return {d.name: d.default for d in self.decisions}
 
-    def default(self, program: LoopProgram) -> tuple[LoopProgram, Steps] | None:
-        """Return a program under the default schedule, and its steps; None where a step does not fit."""
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A program that was taken apart, and the decisions of how its parts run as one.
+
+    Attributes:
+        program: the program after `prefix`.
+        prefix: the steps that take it apart.
+        decisions: those of the stage in which the others run.
+    """
+
+    program: LoopProgram
+    prefix: Steps
+    decisions: StageDecisions
+
+    def default(self) -> tuple[LoopProgram, Steps] | None:
+        """Return the program under the default schedule, and all of its steps; None where a step does not fit."""
         try:
-            steps = self.steps(self.start)
-            return apply(program, steps), steps
+            steps = self.decisions.steps(self.decisions.start)
+            return apply(self.program, steps), [*self.prefix, *steps]
         except InputError:
             return None
 

@@ -150,7 +150,7 @@ _PLAINNESS = (
 def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> tuple[LoopProgram, Steps]:
     """Return the scheduled program and the steps that lead to it."""
     whole = transformed(program, cpu, threads) if plain.chains else None
-    scheduled = None if whole is None else whole.default(program)
+    scheduled = None if whole is None else whole.default()
     if scheduled is not None:
         return scheduled
     steps: Steps = []
@@ -158,7 +158,7 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> 
     while waiting:
         name = waiting.pop(0)
         chained = chain(program, name, cpu, threads) if plain.chains else None
-        scheduled = None if chained is None else chained.default(program)
+        scheduled = None if chained is None else chained.default()
         if scheduled is not None:
             program, steps = scheduled[0], [*steps, *scheduled[1]]
             continue

@@ -146,7 +146,7 @@ def runs_as_chain(graph: Graph) -> bool:
     except InputError:
         return False
     chained = chain(program, program.stages[-1].buffer, host())
-    return chained is not None and chained.default(program) is not None
+    return chained is not None and chained.default() is not None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -159,7 +159,7 @@ def runs_as_transforms(graph: Graph) -> bool:
     except InputError:
         return False
     whole = transformed(program, host())
-    return whole is not None and whole.default(program) is not None
+    return whole is not None and whole.default() is not None
 
 
 def joint_cost(region: Region, parts: Sequence[Cost]) -> Cost:

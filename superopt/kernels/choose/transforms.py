@@ -21,7 +21,7 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr
 from superopt.ir.index import Size, Symbol, of_atom
 from superopt.ir.types import ITEMSIZE_BYTES
-from superopt.kernels.choose.decisions import SchedulePoint, StageDecisions, decided
+from superopt.kernels.choose.decisions import Parted, SchedulePoint, StageDecisions, decided
 from superopt.kernels.emit.plan import MOST_POINTS
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.contract import analyse_placed, outermost
@@ -92,8 +92,8 @@ class TransformParts:
     intrinsic: str
 
 
-def transformed(program: LoopProgram, cpu: Cpu, threads: int = 1) -> StageDecisions | None:
-    """Return the decisions of a product between two transforms; None for any other program.
+def transformed(program: LoopProgram, cpu: Cpu, threads: int = 1) -> Parted | None:
+    """Take a product between two transforms apart, with the decisions of its schedule; None for any other program.
 
     The default ones have the least estimated cycles.
 
@@ -121,7 +121,8 @@ def transformed(program: LoopProgram, cpu: Cpu, threads: int = 1) -> StageDecisi
         "tile": _tiles(sizes, cpu),
         "unroll": (1, 2, 4, 8),
     }
-    return StageDecisions(parts.stages[-1], decided(options, start), functools.partial(_scheduled, parts))
+    steps = functools.partial(_scheduled, parts)
+    return Parted(parts.program, parts.steps, StageDecisions(parts.stages[-1], decided(options, start), steps))
 
 
 def _taken_apart(program: LoopProgram, cpu: Cpu) -> TransformParts | None:
@@ -169,7 +170,7 @@ def _taken_apart(program: LoopProgram, cpu: Cpu) -> TransformParts | None:
 
 
 def _scheduled(found: TransformParts, point: SchedulePoint) -> Steps:
-    """Return all steps of a point.
+    """Return the steps of a point after those that split the output's axes.
 
     Raises:
         InputError: a step does not fit.
@@ -204,7 +205,7 @@ def _scheduled(found: TransformParts, point: SchedulePoint) -> Steps:
     ]  # fmt: skip
     steps.append(["tensorize", product, tile])
     steps += [*[["unroll", out, n] for n in found.inner], ["vectorize", out, lane]]
-    return [*found.steps, *steps]
+    return steps
 
 
 def _estimated(sizes: TransformSizes, cpu: Cpu) -> list[SchedulePoint]:
