@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import click
 
 from superopt.lab.house import modules
+from superopt.machine.shared import paused_collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ def functions(module: str, source: str) -> Iterator[ReadFunction]:
 
     def walk(node: ast.AST, place: str) -> Iterator[ReadFunction]:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                continue
             is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             here = f"{place}.{child.name}" if is_function or isinstance(child, ast.ClassDef) else place
             if is_function and not child.name.startswith("__"):
@@ -59,7 +62,8 @@ def functions(module: str, source: str) -> Iterator[ReadFunction]:
 
 def drawn(count: int, seed: int) -> list[ReadFunction]:
     """Return a sample of all functions, the same for the same sources."""
-    every = [f for name, path in modules().items() for f in functions(name, path.read_text(encoding="utf-8"))]
+    with paused_collector():  # it would look at the growing trees again and again
+        every = [f for name, path in modules().items() for f in functions(name, path.read_text(encoding="utf-8"))]
     return random.Random(str(seed)).sample(every, count)
 
 

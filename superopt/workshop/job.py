@@ -33,6 +33,9 @@ class Job:
         files: paths of files that the job reads, by the name under which the function finds them in its data.
         folder: folder of the caller into which the function writes files, as `folder` in its data; none where empty.
         portable: whether any processor gives the same result.
+
+    Raises:
+        ValueError: the data has a name that a file has, or `folder`.
     """
 
     kind: JobKind
@@ -41,6 +44,10 @@ class Job:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     folder: str = ""
     portable: bool = False
+
+    def __post_init__(self) -> None:
+        if twice := self.data.keys() & {*self.files, "folder"}:
+            raise ValueError(f"the data of {self.call} has {sorted(twice)}, which the job gives it")
 
     def message(self) -> dict[str, Any]:
         """Return the line that a worker reads."""

@@ -132,3 +132,22 @@ def test_a_heavy_op_that_reads_one_value_twice_reads_it_once() -> None:
     square, product = (tabulate([kernel(dot(a, y, ((1,), (0,))))]).counts[0] for y in (a, b))
     assert square.sum() == pytest.approx(product.sum() - 4 * 64 * 64)
     assert len(tabulate([kernel(softmax(a))]).counts) == 4
+
+
+def test_products_over_the_first_and_the_last_axis_of_an_operand_differ() -> None:
+    a, t, w = tensor("a", 64, 32), tensor("t", 32, 64), tensor("w", 32, 48)
+    encoder = KernelEncoder()
+    _, (last, first) = encoder.encode([kernel(dot(a, w, ((1,), (0,)))), kernel(dot(t, w, ((0,), (0,))))])
+    rows = encoder.rows.values
+    differing = np.flatnonzero(rows[last.rows[-1]] != rows[first.rows[-1]])
+    assert len(differing) == 1, "all sizes are the same"
+
+
+def test_products_with_a_batch_axis_in_front_or_behind_differ() -> None:
+    a, t = tensor("a", 8, 64, 32), tensor("t", 64, 8, 32)
+    w, v = tensor("w", 8, 32, 48), tensor("v", 32, 8, 48)
+    encoder = KernelEncoder()
+    graphs = [kernel(dot(a, w, ((2,), (1,)), (0,))), kernel(dot(t, v, ((2,), (0,)), (1,)))]
+    _, (front, inside) = encoder.encode(graphs)
+    rows = encoder.rows.values
+    assert np.count_nonzero(rows[inside.rows[-1]] != rows[front.rows[-1]]) == 2, "once for each operand"

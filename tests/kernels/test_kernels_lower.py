@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from superopt.ir.expr import Expr, const, load, op, reduce, where
-from superopt.ir.index import Symbol, nonnegative, of_atom
-from superopt.kernels.emit.lower import AccumulatorLoop, AccumulatorStep, LoopCode, Ready, lower
+from superopt.ir.index import Guard, Symbol, nonnegative, of_atom
+from superopt.kernels.emit.lower import AccumulatorLoop, AccumulatorStep, LoopCode, Ready, lower, prefixes
 from superopt.kernels.emit.options import DEFAULT, STRICT, Knobs
 from superopt.kernels.emit.scope import LoopScope
 from superopt.kernels.loops.stage import Buffer
 from tests.support.machines import WIDE
 
-ROW = Symbol("o0", 0, 999)
+ROW, COLUMN = Symbol("o0", 0, 999), Symbol("o1", 0, 99)
 HERE = LoopScope(
     WIDE, DEFAULT, Knobs(accumulators=2), {"x": Buffer("x", (1 << 20,), "float32", "input")}, bound={ROW: None}
 )
@@ -99,3 +99,37 @@ def test_a_scope_never_changes() -> None:
     inner = HERE.entered(Symbol("o1", 0, 3), 2).narrowed(ROW, 3, 5).spread_over(Symbol("o1", 0, 3), [0, 1]).at(1)
     assert (HERE.ranges, HERE.points, HERE.point, dict(HERE.bound)) == ({}, 1, 0, {ROW: None})
     assert (inner.ranges, inner.points, inner.point) == ({ROW: (3, 4)}, 2, 1)
+
+
+def scan(sign: int) -> Expr:
+    """The sum of a row's elements up to the column, or from it on."""
+    r = Symbol("r0", 0, 99)
+    guard = nonnegative((of_atom(COLUMN) - of_atom(r)) * sign)
+    assert isinstance(guard, Guard)
+    return reduce("sum", [r], where(guard, lambda: x(r), lambda: const(0.0, "float32")))
+
+
+def test_a_prefix_is_an_accumulator_of_the_loop_over_its_end() -> None:
+    made = prefixes(op("add", "float32", scan(1), x(COLUMN)), COLUMN, HERE)
+    assert made is not None
+    assert (made.sign, made.along, [(p.reduction, p.lanes) for p in made.prefixes]) == (1, False, [(scan(1), 0)])
+    along = prefixes(scan(-1), COLUMN, HERE, lanes=16)
+    assert along is not None
+    assert (along.sign, along.along, along.prefixes[0].lanes) == (-1, True, 16)
+    spread = prefixes(scan(1), COLUMN, HERE.spread_over(ROW, range(3)))
+    assert spread is not None
+    assert [p.point for p in spread.prefixes] == [0, 1, 2]
+    assert prefixes(total(100), COLUMN, HERE) is None
+
+
+def test_one_loop_carries_prefixes_of_one_direction() -> None:
+    made = prefixes(op("add", "float32", scan(1), scan(-1)), COLUMN, HERE)
+    assert made is not None
+    assert len(made.prefixes) == 1
+
+
+def test_terms_in_their_order_are_carried_upwards_and_not_along_lanes() -> None:
+    strict = replace(HERE, licence=STRICT)
+    assert prefixes(scan(1), COLUMN, strict) is not None
+    assert prefixes(scan(-1), COLUMN, strict) is None
+    assert prefixes(scan(1), COLUMN, strict, lanes=16) is None

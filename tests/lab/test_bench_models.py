@@ -12,6 +12,7 @@ from superopt.backends.xla import to_jax
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.lab.bench.programs import blocks, layers, models
 from superopt.lab.bench.programs.layers import Net
+from tests.support.sampling import sampled
 
 # what transformers and torchvision count as parameters
 PUBLISHED = {
@@ -48,7 +49,7 @@ def test_numbers_of_weights(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(v.size for key, v in params.items() if not key.endswith(statistics)) == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", [*models.MODELS, *blocks.BLOCKS])
+@pytest.mark.parametrize("name", sampled([*models.MODELS, *blocks.BLOCKS], lambda n, _: n % 2 == 0))
 def test_imported_models_compute_the_same(name: str) -> None:
     net = SMALL[name]()
     imported = import_function(net.fn, (net.params, *net.inputs), {}, frozen=0)

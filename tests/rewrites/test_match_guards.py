@@ -19,6 +19,8 @@ from rewrites.match.walk import Walk, WalkState, patterns_of
 from superopt.ir.graph import Node, literal, mk
 from tests.support.rules_numeric import NCHW, arrays_of, dot, egraph, error, node_of_ref, spread, values, var
 
+A, B = var("a", 3), var("b", 3)
+
 
 def found(rule: Rule, *roots: Node, stats: MatchStats | None = None, **options: Any) -> list[Match]:
     """All matches at these roots; every right side is built and compared."""
@@ -103,6 +105,28 @@ def test_operands_change_places_only_where_the_op_commutes(op: str, count: int) 
     assert len(found(rule, root)) == count
 
 
+@pytest.mark.parametrize(
+    ("text", "root", "orders"),
+    [
+        ("exp(A) - sin(B)  ==  exp(A) - sin(B)", mk("sub", mk("sin", B), mk("exp", A)), []),
+        ("exp(A) + sin(B)  ==  exp(A) + sin(B)", mk("add", mk("sin", B), mk("exp", A)), [(1, 0)]),
+        ("exp(A) + B  ==  exp(A) + B", mk("add", mk("exp", A), mk("exp", B)), [(0, 1), (1, 0)]),
+        ("A ** 3 + B  ==  B + A ** 3", mk("add", mk("integer_pow", A, y=2), B), []),
+        ("A ** 3  ==  A * A * A", mk("integer_pow", A, y=2), []),
+        ("A ** 3  ==  A * A * A", mk("integer_pow", A, y=3), [(0,)]),
+    ],
+)
+def test_each_way_to_compute_a_tensor_has_its_own_orders_of_operands(
+    text: str, root: Node, orders: list[tuple[int, ...]]
+) -> None:
+    """A class of an e-graph may hold one way that matches beside one that does not."""
+    tensors = "A[*a]  B[*a]" if "B" in text else "A[*a]"
+    (pattern,) = patterns_of(parse(f"r: {tensors}\n  {text}"))
+    space = IRSpace((root,))
+    (way,) = space.alternatives(root)[root.op]
+    assert list(pattern.orders(space, way)) == orders
+
+
 def test_a_function_of_two_of_a_rule_keeps_its_operands_where_it_must() -> None:
     rule = parse("m: f/2  A[*a]  B[*a]\n  f(exp(A), sin(B))  ==  f(exp(A), sin(B))")
     a, b = mk("exp", var("a", 3)), mk("sin", var("b", 3))
@@ -125,6 +149,14 @@ def test_predicates_and_numbers_are_different_literals() -> None:
     assert not list(matches(rule, IRSpace(), mk("and", var("p", 3, dtype="bool"), spread(literal(True, "bool"), (3,)))))
 
 
+@pytest.mark.parametrize(("other", "count"), [("float64", 1), ("float32", 0)])
+def test_a_rule_holds_for_one_type_of_floats_at_a_time(other: str, count: int) -> None:
+    rule = parse("w: A[*a]  B[*a]  C[*a]\n  where(lt(A, B), C, exp(C))  ==  where(lt(B, A), C, exp(C))")
+    a, b, c = var("a", 3), var("b", 3), var("c", 3, dtype=other)
+    root = mk("select_n", mk("lt", a, b), mk("exp", c), c)
+    assert len(list(matches(rule, IRSpace((root,)), root))) == count
+
+
 def test_a_tensor_without_axes_is_a_scalar() -> None:
     rule = parse("s: A[*a]  S[]\n  exp(A) * S  ==  S * exp(A)")
     x, y = mk("exp", var("x", 3)), var("y", 3)
@@ -142,6 +174,13 @@ def test_axes_that_do_not_nest() -> None:
     assert reasons(other, mk("mul", cut(var("x", 6), 1, 5), pair)) == {"axes do not nest"}
     joined = parse("c: A[*a n]  B[*a n2]\n  concat(exp(A), B, n)  ==  concat(exp(A), B, n)")
     assert reasons(joined, mk("concatenate", pair, var("x", 5), dimension=0)) == {"axes do not nest"}
+
+
+@pytest.mark.parametrize(("sizes", "count"), [((6,), 1), ((3, 2), 0), ((2, 1, 3), 1)])
+def test_reshapes_are_seen_through_where_axes_nest(sizes: tuple[int, ...], count: int) -> None:
+    rule = parse("e: A[*a]\n  exp(sin(A))  ==  exp(sin(A))")
+    root = mk("exp", mk("reshape", mk("sin", var("x", 2, 3)), new_sizes=sizes))
+    assert len(list(matches(rule, IRSpace((root,)), root))) == count
 
 
 @pytest.mark.parametrize(("dtype", "count"), [("int32", 1), ("int8", 0), ("float32", 0)])

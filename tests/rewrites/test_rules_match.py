@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rewrites.build.arrange import BuildError, arrange
+from rewrites.build.arrange import BuildError, arrange, place_beside
 from rewrites.build.target import IRTarget
 from rewrites.build.terms import build, expand_macro
 from rewrites.egraph.graph import EGraph
@@ -154,6 +154,12 @@ def test_layouts_of_other_labels_are_not_arranged() -> None:
     assert arrange(IRTarget(), (x, (((0, 3),), ((1, 4),))), (((1, 4),), ((0, 3),)))[0].shape == (4, 3)
     with pytest.raises(BuildError, match="cannot arrange"):
         arrange(IRTarget(), (x, (((0, 3),), ((1, 4),))), (((0, 3),), ((2, 4),)))
+
+
+def test_an_axis_stands_beside_those_of_its_labels_or_where_there_is_none() -> None:
+    lay = (((0, 3),), (), ((1, 4), (2, 5)), ())
+    assert [place_beside(lay, labels) for labels in ({0}, {2}, {7, 1}, {7})] == [0, 2, 2, 3]
+    assert place_beside((((0, 3),),), {7}) is None
 
 
 @pytest.mark.parametrize("value", [0.5, -math.inf])

@@ -53,6 +53,10 @@ def test_key_ignores_what_proofs_ignore() -> None:
 def test_index_notation() -> None:
     rule = by_name("dot-scale-out")
     assert equation(rule) == "Σ_k (A[b,c,m,p,k] · S[b,m])·B[b,c,k,n]   =   (Σ_k A[b,c,m,p,k]·B[b,c,k,n] · S[b,m])"
+    pointwise = equation(by_name("conv-pointwise"))
+    assert pointwise == "Σ_c,s' X[b,g,c,t·s+s']·W[g,o,c]   =   Σ_c X[b,g,c,t·s]·W[g,o,c]", (
+        "nothing is said of a dilation"
+    )
     shifts = equation(by_name("depthwise-shifts"))
     assert shifts == "Σ_s' X[b,g,t·s+d·s'-p]·W[g,s']   =   Σ_r<s2 (pad_s:p/q(X[b,g,t·s+r * d]) · W[g,r])"
 

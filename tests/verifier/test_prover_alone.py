@@ -67,6 +67,11 @@ def test_reductions_by_bits_are_of_sets(bits: Function) -> None:
     assert asked(lambda x: bits(x, (0, 1)), lambda x: bits(bits(x, (1,)), (0,)), "uint8[m n]").proved
     assert asked(lambda x: bits(x, (0,)), lambda x: bits(jnp.concatenate([x, x]), (0,)), "int32[m]").proved
     assert not asked(lambda x: bits(x, (0,)), lambda x: bits(x[1:], (0,)), "int32[m+1]").proved
+    repeated = asked(
+        lambda x, y: bits(jnp.broadcast_to(x, (y.shape[0], *x.shape)), (0,)), lambda x, y: x, "uint8[m]", "uint8[k+1]"
+    )
+    assert repeated.proved
+    assert not asked(lambda x: bits(x, (0,)), lambda x: x[0], "uint8[m+1]").proved
 
 
 def test_a_reduction_by_xor_counts_how_often() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -20,16 +21,22 @@ from verifier.equal.normal import PARTIAL
 from verifier.equal.ranks import ANY
 from verifier.rules.check import check
 from verifier.rules.prove import FINITE, prove
-from verifier.verdict import PROVED, REFUTED
+from verifier.verdict import PROVED, REFUTED, ValidityDomain, Verdict
 
 RULES = [rule for rules in load().values() for rule in rules]
 BY_NAME = {rule.name: rule for rule in RULES}
 SEEDS = range(4)
 
 
+@functools.cache
+def verdict_of(name: str) -> Verdict:
+    """The verdict on a rule of the roll call, proved once."""
+    return prove(BY_NAME[name])
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
 def test_rule_is_proved_for_every_size_and_rank(rule: Rule) -> None:
-    verdict = prove(rule)
+    verdict = verdict_of(rule.name)
     assert verdict.status == PROVED, str(verdict)
     assert verdict.domain is not None
     assert all(ranks == ANY for _, ranks in verdict.domain.ranks), str(verdict)
@@ -89,10 +96,10 @@ def test_every_family_has_a_wrong_variant() -> None:
 
 
 def test_what_a_verdict_says() -> None:
-    def domain(name: str):
-        found = prove(BY_NAME[name]).domain
-        assert found is not None
-        return found
+    def domain(name: str) -> ValidityDomain:
+        valid = verdict_of(name).domain
+        assert valid is not None
+        return valid
 
     assert domain("slice-of-slice").exactness == "exact"
     assert domain("dot-to-the-left").exactness == "real"
@@ -116,7 +123,7 @@ INTEGERS = [rule for rule in RULES if rule.dtype == "int" or not rule.source.sta
 def test_rules_proved_for_integers_hold_for_integers_that_wrap() -> None:
     compared = 0
     for rule in INTEGERS:
-        domain = prove(rule).domain
+        domain = verdict_of(rule.name).domain
         if domain is None or "int" not in domain.dtypes or NO_OVERFLOW in domain.assumptions:
             continue
         compared += sum(wraps_alike(rule, dtype) for dtype in ("int8", "uint8"))

@@ -478,8 +478,8 @@ def test_file_that_cannot_be_run(tmp_path: Path) -> None:
 
 def test_causes_are_said_in_the_names_of_the_program() -> None:
     found = superopt.verify(
-        lambda scores: jnp.max(jax.nn.softmax(scores), -1),
-        lambda scores: 1 / jnp.sum(jnp.exp(scores - jnp.max(scores, -1, keepdims=True)), -1),
+        lambda scores: jnp.sqrt(jnp.max(scores, -1) ** 2) / jnp.sum(jnp.exp(scores), -1),
+        lambda scores: jnp.abs(jnp.max(scores, -1)) / jnp.sum(jnp.exp(scores), -1),
         "n m",
     )
     assert found.status == UNKNOWN

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from rewrites.language.parse import parse, parse_many
@@ -12,7 +14,7 @@ from verifier.equal.equality import DEFINED
 from verifier.equal.ranks import ANY, attribute_roles
 from verifier.rules.check import check
 from verifier.rules.prove import FINITE, prove
-from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED
+from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, Verdict
 
 RULES = [*load(), *parse_many(TRUE)]
 EXACT = {"dot-view": "real", "ew2-view": "exact", "pad-pad": "exact", "slice-slice": "exact", "max-max": "exact"}
@@ -20,9 +22,18 @@ EXACT |= {"conv-merge": "real", "softmax-shift": "range", "flash-merge": "range"
 EXACT |= {"log-of-exp": "range", "pool-relu": "exact", "wmax-shifts": "exact", "add-assoc": "real", "div-div": "real"}
 
 
+BY_NAME = {rule.name: rule for rule in RULES}
+
+
+@functools.cache
+def verdict_of(name: str) -> Verdict:
+    """The verdict on a rule, which is proved and evaluated once."""
+    return check(BY_NAME[name], before=6)
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
 def test_rule_is_proved_and_survives_instances(rule: Rule) -> None:
-    verdict = check(rule, before=6)
+    verdict = verdict_of(rule.name)
     assert verdict.status == PROVED, str(verdict)
     assert verdict.domain is not None
     assert all(ranks == ANY for _, ranks in verdict.domain.ranks), str(verdict)
@@ -159,7 +170,7 @@ def test_positive_divisors_are_discharged() -> None:
 
 
 def test_integers_only_where_wrap_around_is_harmless() -> None:
-    dtypes = {r.name: d.dtypes for r in RULES if (d := prove(r).domain) is not None}
+    dtypes = {name: d.dtypes for name in BY_NAME if (d := verdict_of(name).domain) is not None}
     assert "int" in dtypes["dot-assoc"]
     assert "int" in dtypes["conv-merge"]
     assert "int" in dtypes["pad-pad"]

@@ -197,3 +197,9 @@ def test_without_ray_an_address_names_the_extra(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"superopt\[ray\]"):
         RayExecutor("auto")
+
+
+@pytest.mark.parametrize("data", [{"folder": "here"}, {"weights": 1}])
+def test_data_of_a_job_has_no_name_that_the_job_gives_it(data: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="which the job gives it"):
+        Job("make", "a.module:function", data, {"weights": "a file"})

@@ -10,6 +10,8 @@ and is folded across the lanes at the end.
 
 A guard whose other branch is the identity bounds the loop instead of choosing in it.  Iterators are cut where guards
 become known, so the pieces of a concatenation are loops of their own.  Short windows are unrolled (`_most_written`).
+
+A reduction over a prefix is no loop but one value, carried by the loop over its end (`prefixes`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from math import prod
 from superopt.ir.expr import Expr, subexpressions, where
 from superopt.ir.index import Guard, Poly, Size, Symbol, all_of, coefficient, of_atom
 from superopt.ir.ops.record import accumulator, identity
+from superopt.ir.prefix import direction
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.emit.registers import is_float, lanes_along
 from superopt.kernels.emit.scope import LoopScope
@@ -106,6 +109,64 @@ class Fold:
 def lower(e: Expr, scope: LoopScope) -> Fold:
     """Return a reduction as loops, for all points at which it differs."""
     return _LoopLowering(e, scope).fold()
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prefix at one point, as an accumulator that a loop carries.
+
+    Attributes:
+        reduction: the prefix.
+        point: the point.
+        dtype: dtype of the accumulator.
+        lanes: its lanes; 0 for a scalar.
+    """
+
+    reduction: Expr
+    point: int
+    dtype: str
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedPrefixes:
+    """The prefixes that one loop carries, for all points at which they differ.
+
+    Attributes:
+        it: the iterator of the loop.
+        along: whether it is the lane.
+        sign: 1 where the loop goes up, -1 where it goes down.
+    """
+
+    it: Symbol
+    along: bool
+    sign: int
+    prefixes: tuple[Prefix, ...]
+
+
+def prefixes(value: Expr, it: Symbol, scope: LoopScope, lanes: int = 0) -> CarriedPrefixes | None:
+    """Return the prefixes of a value over an iterator that its loop carries; None where there is none.
+
+    Args:
+        value: the value.
+        it: the iterator.
+        scope: facts around the loop.
+        lanes: lanes of the vectors along the iterator, where it is the lane.
+    """
+    ready = [
+        e for e in scope.reductions(value)
+        if direction(e, it) and all(s == it or s in scope.bound for s in e.symbols)
+        and not (ordered(e, scope) and (lanes or direction(e, it) < 0))
+    ]  # fmt: skip
+    if not ready:
+        return None
+    sign = direction(ready[0], it)
+    carried: list[Prefix] = []
+    for e in ready:
+        if direction(e, it) == sign:
+            wide = lanes or (scope.lanes if scope.lane is not None and scope.lane in e.symbols else 0)
+            carried += [Prefix(e, p, sums(e), wide) for p in scope.representatives(e.symbols)]
+    return CarriedPrefixes(it, lanes > 0, sign, tuple(carried))
 
 
 def sums(e: Expr) -> str:

@@ -16,6 +16,7 @@ from superopt.ir.ops.record import identity
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
 from superopt.kernels.emit import registers, rowcache
+from superopt.kernels.emit.lower import CarriedPrefixes, prefixes
 from superopt.kernels.emit.plan import Nest, PlannedLoop, plan
 from superopt.kernels.emit.reduce import Running
 from superopt.kernels.emit.registers import HeldValue, loaded, size_of, stored
@@ -152,10 +153,11 @@ class Writer:
         loop = self.nest.loops[j]
         pieces = self.cuts(em, loop, rest)
         steady = loop.how in ("serial", "lane") and not em.scope.awaits(rest.value)  # a prefix over a filled buffer
-        running = Running(em, rest.value, loop.it, loop.how == "lane", self.nest.lanes) if steady else None
+        lanes = self.nest.lanes if loop.how == "lane" else 0
+        carried = prefixes(rest.value, loop.it, em.scope, lanes) if steady else None
         rest = replace(rest, pieces=rest.pieces * len(pieces))
-        if running:
-            self._running(em, j, rest, pieces, running)
+        if carried is not None:
+            self._running(em, j, rest, pieces, carried)
         else:
             for low, high in pieces:
                 if loop.how == "lane":
@@ -200,10 +202,13 @@ class Writer:
         elif left:
             body(high - left, 1, left)
 
-    def _running(self, em: Emitter, j: int, rest: Rest, pieces: Sequence[tuple[int, int]], running: Running) -> None:
+    def _running(
+        self, em: Emitter, j: int, rest: Rest, pieces: Sequence[tuple[int, int]], scans: CarriedPrefixes
+    ) -> None:
         """Write a serial loop that carries the accumulators of its prefixes."""
-        loop, f, lane = self.nest.loops[j], em.f, self.nest.loops[j].how == "lane"
+        loop, f, lane, sign = self.nest.loops[j], em.f, scans.along, scans.sign
         n = self.nest.lanes if lane else 1
+        running = Running(scans)
         carried = running.start()
         types = [t for t, _ in carried]
 
@@ -215,9 +220,9 @@ class Writer:
             self.write(inner, j + 1, rest)
             return made
 
-        for low, high in pieces if running.sign > 0 else list(reversed(pieces)):
+        for low, high in pieces if sign > 0 else list(reversed(pieces)):
             whole, left = low + (high - low) // n * n, (high - low) % n
-            if running.sign < 0 and left:
+            if sign < 0 and left:
                 carried = list(zip(types, body(whole, [a for _, a in carried], low, high, left), strict=True))
 
             def forward(v: Value, a: Sequence[Value], low: int = low, high: int = high) -> list[Value]:
@@ -228,9 +233,9 @@ class Writer:
             ) -> list[Value]:
                 return body(f.sub(low + whole - n, v), a, low, high, None)
 
-            made = f.for_(low, whole, n, forward if running.sign > 0 else backward, carried)
+            made = f.for_(low, whole, n, forward if sign > 0 else backward, carried)
             carried = list(zip(types, made, strict=True))
-            if running.sign > 0 and left:
+            if sign > 0 and left:
                 carried = list(zip(types, body(whole, [a for _, a in carried], low, high, left), strict=True))
 
     # ---- the innermost level

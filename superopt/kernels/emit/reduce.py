@@ -1,7 +1,6 @@
-"""Writes the loops to which reductions are lowered, and the accumulators that prefixes carry.
+"""Writes the loops to which reductions are lowered, and the accumulators of the prefixes that a loop carries.
 
-A reduction over a prefix is no loop but one value, carried by the loop over its end (`Running`).  Where that iterator
-is the lane, a vector is scanned in log2(lanes) steps and the last lane is carried.
+Where a prefix runs along the lane, a vector is scanned in log2(lanes) steps and the last lane is carried.
 """
 
 from __future__ import annotations
@@ -10,13 +9,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr
-from superopt.ir.index import Symbol
 from superopt.ir.ops.record import identity
-from superopt.ir.prefix import direction, step_of
+from superopt.ir.prefix import step_of
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
 from superopt.kernels.emit import registers
-from superopt.kernels.emit.lower import AccumulatorLoop, AccumulatorStep, Fold, LoopCode, Ready, lower, ordered, sums
+from superopt.kernels.emit.lower import (
+    AccumulatorLoop,
+    AccumulatorStep,
+    CarriedPrefixes,
+    Fold,
+    LoopCode,
+    Prefix,
+    Ready,
+    lower,
+)
 from superopt.kernels.emit.registers import HeldValue, is_float, register, splatted
 from superopt.kernels.llvm.module import Value
 from superopt.kernels.llvm.types import vector
@@ -184,59 +191,44 @@ class _Folding:
 
 
 class Running:
-    """The prefix reductions carried by one loop: their accumulators, for all points at which they differ."""
+    """Writes the prefixes that one loop carries."""
 
-    def __init__(self, em: Emitter, value: Expr, it: Symbol, lane: bool, lanes: int) -> None:
-        scope = em.scope
-        self.it, self.lane = it, lane
-        ready = [
-            e for e in scope.reductions(value)
-            if direction(e, it) and all(s == it or s in scope.bound for s in e.symbols)
-            and not (ordered(e, scope) and (lane or direction(e, it) < 0))
-        ]  # fmt: skip
-        self.sign = direction(ready[0], it) if ready else 0
-        self.slots = [(e, p) for e in ready if direction(e, it) == self.sign for p in scope.representatives(e.symbols)]
-        self.lanes = {
-            e: lanes if lane else scope.lanes if scope.lane is not None and scope.lane in e.symbols else 0
-            for e, _ in self.slots
-        }
-
-    def __bool__(self) -> bool:
-        return bool(self.slots)
+    def __init__(self, carried: CarriedPrefixes) -> None:
+        self.carried = carried
 
     def start(self) -> list[tuple[str, Value]]:
         """Return types and first values of the accumulators."""
         return [
-            (register(sums(e), self.lanes[e]), splatted(identity(e.args[0], sums(e)), sums(e), self.lanes[e]))
-            for e, _ in self.slots
+            (register(x.dtype, x.lanes), splatted(identity(x.reduction.args[0], x.dtype), x.dtype, x.lanes))
+            for x in self.carried.prefixes
         ]
 
     def advance(self, em: Emitter, accumulators: Sequence[Value]) -> list[Value]:
         """Return the accumulators after this iteration; the prefixes become known at the current level."""
         made: list[Value] = []
-        for (e, p), a in zip(self.slots, accumulators, strict=True):
-            here, lanes = em.at(p), self.lanes[e]
-            held = here.value(step_of(e, self.it))
+        for prefix, a in zip(self.carried.prefixes, accumulators, strict=True):
+            e, here, lanes = prefix.reduction, em.at(prefix.point), prefix.lanes
+            held = here.value(step_of(e, self.carried.it))
             x = here.widened(held, e.dtype) if lanes else held.text
-            if self.lane:
-                result, carried = self._scanned(here, e, str(a), x)
+            if self.carried.along:
+                result, carried = self._scanned(here, prefix, str(a), x)
             else:
-                result = carried = self._next(here, e, str(a), x)
-            if sums(e) != e.dtype and not em.scope.licence.excess:
+                result = carried = self._next(here, prefix, str(a), x)
+            if prefix.dtype != e.dtype and not em.scope.licence.excess:
                 result = vecmath_ops.rounded(em.f, result, e.dtype, lanes)
             here.levels[-1].memo[here.scope.key(e)] = HeldValue(result, lanes > 0, em.top)
             made.append(carried)
         em.fresh()
         return made
 
-    def _next(self, em: Emitter, e: Expr, a: str, x: str) -> str:
-        return registers.combine(em.f, e.args[0], sums(e), a, x, self.lanes[e])
+    def _next(self, em: Emitter, prefix: Prefix, a: str, x: str) -> str:
+        return registers.combine(em.f, prefix.reduction.args[0], prefix.dtype, a, x, prefix.lanes)
 
-    def _scanned(self, em: Emitter, e: Expr, a: str, x: str) -> tuple[str, str]:
+    def _scanned(self, em: Emitter, prefix: Prefix, a: str, x: str) -> tuple[str, str]:
         """Return the prefixes of a vector's elements after those before it, and the last prefix in all lanes."""
-        f, n, dtype = em.f, em.scope.lanes, sums(e)
+        f, n, dtype, sign = em.f, em.scope.lanes, prefix.dtype, self.carried.sign
         element = register(dtype)
-        neutral = splatted(identity(e.args[0], dtype), dtype, n)
+        neutral = splatted(identity(prefix.reduction.args[0], dtype), dtype, n)
         if em.scope.tail is not None:
             x = f.value(
                 f"select {vector('i1', n)} {em.mask(False)}, {vector(element, n)} {x}, {vector(element, n)} {neutral}"
@@ -244,10 +236,10 @@ class Running:
         width = 1
         while width < n:
             order = [j - width if j >= width else n for j in range(n)]
-            if self.sign < 0:
+            if sign < 0:
                 order = [j + width if j + width < n else n for j in range(n)]
-            x = self._next(em, e, x, registers.shuffle(f, x, neutral, order, element, n))
+            x = self._next(em, prefix, x, registers.shuffle(f, x, neutral, order, element, n))
             width *= 2
-        x = self._next(em, e, a, x)
-        last = registers.shuffle(f, x, None, [n - 1 if self.sign > 0 else 0] * n, element, n)
+        x = self._next(em, prefix, a, x)
+        last = registers.shuffle(f, x, None, [n - 1 if sign > 0 else 0] * n, element, n)
         return x, last

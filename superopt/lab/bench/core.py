@@ -123,6 +123,7 @@ def measure_case(case: str, budget: str, seed: int, kernels: bool = False, searc
         "original_vs_f64": numerics.original_vs_f64 if numerics else None,
         "optimised_vs_f64": numerics.optimised_vs_f64 if numerics else None,
         "rewrites": {used.rule: used.count for used in report.rewrites},
+        "loop_steps": dict(report.loop_steps),
         "compiler_options": dict(report.compiler_options),
         "tuning": dict(report.tuning),
         "kernels": dict(report.implementation),

@@ -115,10 +115,10 @@ def _files(kind: str, module: str, count: int, seed: int, say: Say) -> _Found:
     files = _Found(kind)
     with tempfile.TemporaryDirectory(prefix="superopt-faults-") as folder:
         with Worker(ProcessLimits(silence_s=600.0, memory_bytes=3 << 30, processor=True)) as worker:
-            list(worker.request(Job("make", f"{_JOBS}:make_corpus", {"module": module, "folder": folder})))
+            list(worker.request(Job("make", f"{_JOBS}:make_corpus", {"module": module, "place": folder})))
             worker.limits = replace(worker.limits, silence_s=2 * SECONDS)
             message = {
-                "kind": kind, "module": module, "folder": folder, "seed": seed,
+                "kind": kind, "module": module, "place": folder, "seed": seed,
                 "kept": str(Path.cwd()),
             }  # fmt: skip
             for event in _events(worker, message, count, files):

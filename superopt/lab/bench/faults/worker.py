@@ -62,7 +62,7 @@ class Watch:
 
 def make_corpus(request: Mapping[str, Any]) -> Iterator[Event]:
     """Write the good files of a kind."""
-    folder = Path(request["folder"])
+    folder = Path(request["place"])
     _enter(folder)
     import_module(request["module"]).corpus(folder / "good")
     yield {"event": "made"}
@@ -78,7 +78,7 @@ def _enter(folder: Path) -> None:
 
 def read_mutated(request: Mapping[str, Any]) -> Iterator[Event]:
     """Read mutated files under watch, after the good ones."""
-    kind, folder, seed = request["kind"], Path(request["folder"]), int(request["seed"])
+    kind, folder, seed = request["kind"], Path(request["place"]), int(request["seed"])
     _enter(folder)
     module = import_module(request["module"])
     good = sorted((folder / "good").iterdir())
