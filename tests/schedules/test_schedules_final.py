@@ -49,7 +49,7 @@ class Timed:
     def build(self, indices: Sequence[int], traces: Any, *, again: bool = False) -> dict[int, dict[str, Any]]:
         return {i: {"event": "built"} for i in indices}
 
-    def time(self, data: dict[str, Any]) -> list[dict[str, Any]]:
+    def time(self, data: dict[str, Any], traces: Any) -> list[dict[str, Any]]:
         self.asked.append(set(data["digests"]))
         return [{"digest": digest, "samples_s": self.fresh[digest]} for digest in data["digests"]]
 
