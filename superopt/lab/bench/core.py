@@ -105,7 +105,9 @@ def measure_case(case: str, budget: str, seed: int, kernels: bool = False, searc
     )  # fmt: skip
     seconds = time.perf_counter() - begin
     peak_kb = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    fresh = time_against_jit(program.fn, program.params, program.inputs, result, seed=seed)
+    fresh = time_against_jit(
+        program.fn, program.params, program.inputs, result, seed=seed, settle=case in LOOPS
+    )  # many calls of microseconds
     report, numerics = result.report, result.report.numerics
     return {
         "case": case,

@@ -43,9 +43,15 @@ class FreshTiming:
 
 
 def time_against_jit(
-    fn: Callable[..., Any], params: Any, inputs: Sequence[Any], optimised: Callable[..., Any], *, seed: int = 0
+    fn: Callable[..., Any],
+    params: Any,
+    inputs: Sequence[Any],
+    optimised: Callable[..., Any],
+    *,
+    seed: int = 0,
+    settle: bool = False,
 ) -> FreshTiming:
-    """Time `fn(params, *inputs)` under `jax.jit`, the same with constant weights, and `optimised`."""
+    """Time `fn(params, *inputs)` under `jax.jit`, the same with constant weights, and `optimised` (`interleaved`)."""
     device_params = jax.tree.map(jax.numpy.asarray, params)
     device_inputs = jax.tree.map(jax.numpy.asarray, tuple(inputs))
     jitted, baked = jax.jit(fn), jax.jit(lambda *xs: fn(device_params, *xs))
@@ -55,7 +61,7 @@ def time_against_jit(
         lambda: baked(*device_inputs),
         lambda: optimised(device_params, *device_inputs),
     ]
-    samples = interleaved(calls, seed=seed)
+    samples = interleaved(calls, seed=seed, settle=settle)
     before, again, const, after = samples
     floor = paired_ratio(before, again, seed=seed)
     return FreshTiming(
