@@ -28,7 +28,7 @@ from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import frozen_bytes
-from superopt.kernels.choose.partition import partition, partition_bodies
+from superopt.kernels.choose.partition import partition_whole
 from superopt.kernels.choose.regions import is_inside, runs_of
 from superopt.machine.facts import beyond_caches
 from superopt.machine.rates import NOMINAL
@@ -114,9 +114,7 @@ class Own:
         self.backend, self.boundary = backend, backend.boundary
         base = FromMemory(backend, self.boundary.cold_s) if cold else backend
         self.model, self._expand = Measured(base, expand), expand
-        self._parts: dict[
-            Node, Mapping[Graph, int] | None
-        ] = {}  # held: each round of a search asks for the same kernels
+        self._parts: dict[Node, Mapping[Graph, int] | None] = {}  # each round of a search asks for the same kernels
 
     def parts(self, kernel: Graph) -> Mapping[Graph, int] | None:
         """Return how often a kernel runs each region that moves or computes anything.
@@ -126,7 +124,7 @@ class Own:
         output = kernel.outputs[0]
         if output not in self._parts:
             cut = _regions(expand_graph(kernel, self._expand))
-            runs = cut is not None and (not cut or any(map(self.backend.can_run, cut)))  # nothing is moved
+            runs = cut is not None and (not cut or any(map(self.backend.can_run, cut)))
             self._parts[output] = cut if runs else None
         return self._parts[output]
 
@@ -318,5 +316,5 @@ def _regions(kernel: Graph) -> Counter[Graph] | None:
         loops = loops or node.op in CONTROL
         if not (node.op in ("input", "result", *CONTROL) or is_inside(node)):
             return None
-    runs = runs_of(r for r in (*partition(kernel), *partition_bodies(kernel)) if not r.is_free)
+    runs = runs_of(partition_whole(kernel))
     return runs if runs or not loops else None

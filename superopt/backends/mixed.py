@@ -26,11 +26,11 @@ from superopt.backends.protocol import Backend, CompiledRegion, KernelCall, Opti
 from superopt.backends.xla import XlaExecutable, to_jax
 from superopt.errors import InputError
 from superopt.ir import opaque
-from superopt.ir.graph import Graph, Node, bodies_of, every_node, make_input, mk, topological
+from superopt.ir.graph import Graph, Node, bodies_of, make_input, mk, topological
 from superopt.ir.program import Program, map_nodes, original_program, replace
 from superopt.ir.types import TensorType
 from superopt.kernels.choose.regions import Region, region_of
-from superopt.kernels.choose.specs import KernelSpec, read_spec, regions_of, specs_of
+from superopt.kernels.choose.specs import KernelSpec, numbered, read_spec, regions_of, specs_of
 from superopt.kernels.llvm.jit import CompileError
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.schedule.trace import trace as frozen_trace
@@ -182,7 +182,7 @@ class _Place:
     packed: dict[Node, None] = field(default_factory=dict[Node, None])
 
     def within(self, inputs: Sequence[Node], operands: Sequence[Node]) -> _Place:
-        """Return the scope of a body whose inputs stand for these operands, the same on each run of it."""
+        """Return the place of a body whose inputs stand for these operands, the same on each run of it."""
         pairs = zip(inputs, operands, strict=True)
         return _Place({x: self.source[operand] for x, operand in pairs if operand in self.source})
 
@@ -197,8 +197,7 @@ class _Assembly:
         self.plain, self.kernels = program, kernels
         given = () if program.prepare is None else program.prepare.outputs
         self.source = dict(zip(program.prepared_inputs, given, strict=True))
-        taken = {str(node["name"]) for node in every_node([program.hot]) if node.op == "input"}
-        taken |= {str(node["name"]) for node in program.hot.inputs}
+        taken = {str(node["name"]) for node in numbered(program.hot) if node.op == "input"}
         self.stem = PACKED
         while any(name.startswith(self.stem) for name in taken):
             self.stem += "_"
@@ -218,52 +217,52 @@ class _Assembly:
         inputs = (*self.plain.live_inputs, *kept, *packed.values())
         return Program(Graph(prepare.inputs, results, prepare.constants), Graph(inputs, outputs))
 
-    def _assembled(self, outputs: Sequence[Node], scope: _Place) -> tuple[Node, ...]:
+    def _assembled(self, outputs: Sequence[Node], place: _Place) -> tuple[Node, ...]:
         """Return the nodes with all regions below them, those in bodies included, computed by their kernels."""
         done: dict[Node, Node] = {}
         for node in topological(outputs):
-            if node in self.kernels and self._packs(*self.kernels[node], scope):
+            if node in self.kernels and self._packs(*self.kernels[node], place):
                 done = map_nodes(self._operands(*self.kernels[node]), given=done)
-                done[node] = self._call(*self.kernels[node], done, scope)
+                done[node] = self._call(*self.kernels[node], done, place)
             elif bodies_of(node):
                 done = map_nodes(node.inputs, given=done)
-                done[node] = self._control(node, [done[x] for x in node.inputs], scope)
+                done[node] = self._control(node, [done[x] for x in node.inputs], place)
         return replace(outputs, done)
 
-    def _packs(self, region: Region, kernel: CompiledRegion, scope: _Place) -> bool:
+    def _packs(self, region: Region, kernel: CompiledRegion, place: _Place) -> bool:
         """Whether what a kernel reads packed is known ahead where it stands."""
         named = _named(region)
-        packs = kernel.prepare is None or all(named[b.name] in scope.source for b in kernel.prepare.operands)
+        packs = kernel.prepare is None or all(named[b.name] in place.source for b in kernel.prepare.operands)
         if not packs:
             self.unpacked.add(region.root)
         return packs
 
-    def _control(self, node: Node, operands: Sequence[Node], scope: _Place) -> Node:
+    def _control(self, node: Node, operands: Sequence[Node], place: _Place) -> Node:
         """Return control flow over these operands with its bodies assembled."""
         attrs = dict(node.attrs)
         if node.op == "scan":
             n = attrs["num_consts"]
-            attrs["body"], fixed = self._body(attrs["body"], node.inputs[:n], operands[:n], scope)
+            attrs["body"], fixed = self._body(attrs["body"], node.inputs[:n], operands[:n], place)
             attrs["num_consts"] = len(fixed)
             return mk(node.op, *fixed, *operands[n:], **attrs)
         if node.op == "while":
             n, end = attrs["cond_nconsts"], attrs["cond_nconsts"] + attrs["body_nconsts"]
-            attrs["cond"], before = self._body(attrs["cond"], node.inputs[:n], operands[:n], scope)
-            attrs["body"], fixed = self._body(attrs["body"], node.inputs[n:end], operands[n:end], scope)
+            attrs["cond"], before = self._body(attrs["cond"], node.inputs[:n], operands[:n], place)
+            attrs["body"], fixed = self._body(attrs["body"], node.inputs[n:end], operands[n:end], place)
             attrs |= {"cond_nconsts": len(before), "body_nconsts": len(fixed)}
             return mk(node.op, *before, *fixed, *operands[end:], **attrs)
         branches: list[Graph] = attrs["branches"]
-        scopes = [scope.within(branch.inputs, node.inputs[1:]) for branch in branches]
-        outputs = [self._assembled(branch.outputs, inner) for branch, inner in zip(branches, scopes, strict=True)]
-        packed = dict.fromkeys(x for inner in scopes for x in inner.packed)
-        scope.packed.update(packed)
+        places = [place.within(branch.inputs, node.inputs[1:]) for branch in branches]
+        outputs = [self._assembled(branch.outputs, inner) for branch, inner in zip(branches, places, strict=True)]
+        packed = dict.fromkeys(x for inner in places for x in inner.packed)
+        place.packed.update(packed)
         attrs["branches"] = tuple(
             Graph((*branch.inputs, *packed), results) for branch, results in zip(branches, outputs, strict=True)
         )
         return mk(node.op, *operands, *packed, **attrs)
 
     def _body(
-        self, body: Graph, fixed: Sequence[Node], operands: Sequence[Node], scope: _Place
+        self, body: Graph, fixed: Sequence[Node], operands: Sequence[Node], place: _Place
     ) -> tuple[Graph, list[Node]]:
         """Return the assembled body of a loop, and the operands that are the same on each trip.
 
@@ -271,12 +270,12 @@ class _Assembly:
             body: the body, whose first inputs stand for what is the same on each trip.
             fixed: what they stand for, in the program without kernels.
             operands: the same with kernels.
-            scope: of the loop.
+            place: of the loop.
         """
         inputs, others = body.inputs[: len(fixed)], body.inputs[len(fixed) :]
-        inner = scope.within(inputs, fixed)
+        inner = place.within(inputs, fixed)
         outputs = self._assembled(body.outputs, inner)
-        scope.packed.update(inner.packed)
+        place.packed.update(inner.packed)
         read = {x for x in topological(outputs) if x.op == "input"}  # not what is read packed alone
         kept = [(x, operand) for x, operand in zip(inputs, operands, strict=True) if x in read]
         given = (*(x for x, _ in kept), *inner.packed, *others)
@@ -287,18 +286,18 @@ class _Assembly:
         named = _named(region)
         return [named[b.name] for b in kernel.hot.operands if b.name in named]
 
-    def _call(self, region: Region, kernel: CompiledRegion, done: Mapping[Node, Node], scope: _Place) -> Node:
+    def _call(self, region: Region, kernel: CompiledRegion, done: Mapping[Node, Node], place: _Place) -> Node:
         named = _named(region)
         operands = {name: done[x] for name, x in named.items() if x in done}
         if kernel.prepare is not None:
-            sources = [scope.source[named[b.name]] for b in kernel.prepare.operands]
+            sources = [place.source[named[b.name]] for b in kernel.prepare.operands]
             for b, tensor in zip(kernel.prepare.outputs, _call_nodes(kernel.prepare, sources, None), strict=True):
                 known = self.packed.get(tensor)
                 if known is None:
                     name = f"{self.stem}{len(self.packed)}"
                     known = self.packed[tensor] = make_input(name, b.shape, b.dtype, frozen=True)
                 operands[b.name] = known
-                scope.packed[known] = None
+                place.packed[known] = None
         replaced = None if kernel.prepare is not None else kernel.graph
         (result,) = _call_nodes(kernel.hot, [operands[b.name] for b in kernel.hot.operands], replaced)
         return result

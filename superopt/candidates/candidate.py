@@ -77,7 +77,7 @@ class Candidate:
 
     @property
     def runs(self) -> Counter[Graph]:
-        """How often a call runs each region."""
+        """Number of runs of each region in a call."""
         return runs_of(self.regions)
 
     @property

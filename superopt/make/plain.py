@@ -27,7 +27,7 @@ from superopt.certify.kernels import was_validated
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, frozen_cut, split
-from superopt.kernels.choose.partition import cost_of, partition, partition_bodies
+from superopt.kernels.choose.partition import cost_of, partition_whole
 from superopt.kernels.choose.regions import Region, runs_of
 from superopt.kernels.choose.relayout import channels_last
 from superopt.kernels.choose.specs import KernelSpec, regions_of, specs_of
@@ -299,9 +299,7 @@ def cut(form: Candidate, program: Program, stored: Set[Node]) -> Candidate:
 
     The regions of bodies of control flow are among them.
     """
-    outer = {region.root: region for region in partition(program.hot, stored)}
-    inner = {region.root: region for region in partition_bodies(program.hot)}
-    return replace(form, program=program, regions=tuple(r for r in {**inner, **outer}.values() if not r.is_free))
+    return replace(form, program=program, regions=partition_whole(program.hot, stored))
 
 
 def _made(region: Region, found: OptionalTrace | str) -> Trial:

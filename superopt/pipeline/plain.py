@@ -46,9 +46,8 @@ def plain_candidate(session: Session, deadline: Deadline, *, kernels: bool = Tru
         return Candidate(name="own form", program=own_form(graph), origin=Provenance.OWN_FORM)
 
     def made() -> Candidate:
-        until = (
-            Deadline() if session.request.deterministic else deadline.at_most(LEAST_S)
-        )  # 16 loop programs take .05 s each at most
+        # the steps of sixteen loop programs take .05 s each at most
+        until = Deadline() if session.request.deterministic else deadline.at_most(LEAST_S)
         without, loops = (graph, ()) if session.request.exact else opened(graph, until)
         form = in_regions("own form", own_form(without))
         return maker.make(replace(form, loops=loops), deadline)

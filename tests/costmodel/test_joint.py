@@ -21,7 +21,7 @@ from rewrites import library
 from rewrites.build.expander import library_expander
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
-from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.partition import partition_whole
 from superopt.kernels.choose.specs import NATIVE
 from superopt.machine.rates import NOMINAL
 from superopt.measure.kernels import XLA
@@ -123,9 +123,9 @@ def test_a_kernel_is_cut_once_though_nothing_else_holds_it(monkeypatch: pytest.M
 
     def cut(graph: Graph) -> Any:
         cuts.append(graph.outputs[0].op)
-        return partition(graph)
+        return partition_whole(graph)
 
-    monkeypatch.setattr(costmodel.model.joint, "partition", cut)
+    monkeypatch.setattr(costmodel.model.joint, "partition_whole", cut)
     for _ in range(2):  # each round of a search makes its kernels anew
         model.price([kernel(dense())])
         gc.collect()

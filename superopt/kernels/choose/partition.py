@@ -79,6 +79,13 @@ def partition_bodies(graph: Graph) -> tuple[Region, ...]:
     return tuple(regions.values())
 
 
+def partition_whole(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]:
+    """Partition a graph and its bodies into regions that move or compute anything; arguments as of `partition`."""
+    regions = {region.root: region for region in partition_bodies(graph)}
+    regions |= {region.root: region for region in partition(graph, kept)}
+    return tuple(region for region in regions.values() if not region.is_free)
+
+
 def work(cost: Cost) -> float:
     """Return the number of operations, transcendental ones counted as several."""
     return cost.flops + _TRANSCENDENTAL * cost.transcendentals
