@@ -23,11 +23,11 @@ from superopt.ir.index import Symbol, coefficient, row_major
 from superopt.ir.prefix import direction
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.chains import chain
-from superopt.kernels.choose.cycles import is_short, untiled
+from superopt.kernels.choose.cycles import is_short
 from superopt.kernels.choose.default_tiles import decide
 from superopt.kernels.choose.frozen import hoisted
 from superopt.kernels.choose.transforms import transformed
-from superopt.kernels.emit.generate import generate
+from superopt.kernels.emit.generate import cycles, generate
 from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import outermost
 from superopt.kernels.loops.stage import LoopProgram, Stage, extent
@@ -254,7 +254,7 @@ def _alone(stage: Stage, cpu: Cpu) -> bool:
     """Whether an untiled stage has too little work to be worth a fork."""
     if stage.tile is not None or stage.at is not None or any(k == "tasks" for k, _ in stage.knobs):
         return False
-    return all(a.kind == "serial" for a in stage.axes) and is_short(untiled(stage), cpu)
+    return all(a.kind == "serial" for a in stage.axes) and is_short(cycles(stage, cpu), cpu)
 
 
 def _of_rows(stage: Stage) -> bool:

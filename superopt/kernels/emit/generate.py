@@ -54,7 +54,7 @@ def _generated(program: LoopProgram, cpu: Cpu, licence: Licence) -> Code:
     allowed = licences(program, licence)
     for number, stage in enumerate(program.phases()):
         name = f"phase{number}"
-        work = sum(microseconds(s, module.cpu) for s in _all_in(program, stage))
+        work = 1e6 * sum(cycles(s, cpu) for s in _all_in(program, stage)) / cpu.rates.hertz
         phases.append(Phase(name, write_phase(module, name, program, stage, allowed[stage.buffer]), work))
     return Code(module, tuple(phases), program.pointers)
 
@@ -175,12 +175,8 @@ _CYCLES = {"load": 3.0, "op": 1.0, "convert": 2.0, "where": 1.0, "index": 1.0}
 _TRANSCENDENTAL, _QUOTIENT, _STORE = 20.0, 8.0, 3.0
 
 
-def microseconds(stage: Stage, cpu: Cpu) -> float:
-    """Estimate the time of a stage on one thread, in microseconds."""
-    return 1e6 * _cycles(stage, cpu) / cpu.rates.hertz
-
-
-def _cycles(stage: Stage, cpu: Cpu) -> float:
+def cycles(stage: Stage, cpu: Cpu) -> float:
+    """Estimate the cycles of a stage on one thread, from the operations of its value; they are not measured."""
     parts = subexpressions(stage.value)
     size = max([width_of(e.dtype) for e in parts if e.dtype != "bool"], default=4)
     lanes = max(1, cpu.vector_bits // (8 * size))
