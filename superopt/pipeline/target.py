@@ -47,22 +47,7 @@ def made_by(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
     Raises:
         ArgumentError: there is no such maker, or it returns something else.
     """
-    import runpy  # late: only programs given as a file
-
-    place, _, maker = target.rpartition(":")
-    path = Path(place)
-    if not path.is_file():
-        raise ArgumentError(f"there is no file {path}", hint="write FILE.py:NAME")
-    hint = "NAME() returns (function, arguments)"
-    try:
-        names = runpy.run_path(str(path))
-        if not callable(names.get(maker)):
-            raise ArgumentError(f"{path} defines nothing to call as {maker!r}", hint=hint)
-        made = names[maker]()
-    except SuperoptError:
-        raise
-    except (Exception, SystemExit) as error:  # any exception of the user's code is reported in one line, with its place
-        raise ArgumentError(f"{path} cannot be run: {one_line(error, str(path))}", hint=hint) from error
+    made = called(target, "NAME() returns (function, arguments)")
     if (
         not isinstance(made, tuple)
         or len(made) not in (2, 3)
@@ -70,7 +55,31 @@ def made_by(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         or not isinstance(made[1], tuple | list)
     ):
         raise ArgumentError(
-            f"{maker}() gives something else than (function, arguments) or (function, arguments, frozen positions)",
+            f"{target.rpartition(':')[2]}() gives something else than (function, arguments) or (function, arguments, "
+            "frozen positions)",
             hint="arguments is a tuple of example arguments",
         )
     return made[0], tuple(made[1]), made[2] if len(made) == 3 else ()
+
+
+def called(target: str, hint: str) -> Any:
+    """Call `NAME` of a target `FILE.py:NAME`; return its result.
+
+    Raises:
+        ArgumentError: there is nothing of this name to call, or the file or the call fails; it has the hint.
+    """
+    import runpy  # late: only programs given as a file
+
+    place, _, maker = target.rpartition(":")
+    path = Path(place)
+    if not path.is_file():
+        raise ArgumentError(f"there is no file {path}", hint="write FILE.py:NAME")
+    try:
+        names = runpy.run_path(str(path))
+        if not callable(names.get(maker)):
+            raise ArgumentError(f"{path} defines nothing to call as {maker!r}", hint=hint)
+        return names[maker]()
+    except SuperoptError:
+        raise
+    except (Exception, SystemExit) as error:  # any exception of the user's code is reported in one line, with its place
+        raise ArgumentError(f"{path} cannot be run: {one_line(error, str(path))}", hint=hint) from error

@@ -11,20 +11,24 @@ from typing import Any
 import click
 
 from superopt.commands.console import JSON, RAY, emit, progress
+from superopt.errors import UsageError
 from superopt.kernels.choose.specs import NATIVE
 from superopt.lab.training.collect import collect as run
 from superopt.lab.training.fitting import (
     evaluation,
     fit_schedules,
     fit_weights,
+    read_corpus,
     schedules_evaluation,
     update_document,
 )
+from superopt.lab.training.publish import export
 from superopt.lab.training.regions import collect as time_regions
 from superopt.lab.training.schedules import collect as time_schedules
 from superopt.lab.training.whole import collect as time_programs
 from superopt.machine.budget import parse_budget
 from superopt.measure.kernels import XLA
+from superopt.pipeline.target import called
 from superopt.workshop.cluster import executor_at
 from superopt.workshop.scheduler import Workers
 
@@ -129,29 +133,44 @@ def fit(
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the JSON object to a file.")
 @click.option("--backend", type=click.Choice(LABELS), default=XLA, show_default=True, help="Whose labels.")
 @click.option("--document", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Update its table.")
+@click.option("--model", metavar="FILE.py:NAME", help="Judge NAME() instead: fit(train), seconds(test).")
 @JSON
 def evaluate(
     data: Path | None,
-    seeds: int,
-    budget: str,
     families: str | None,
+    backend: str,
+    model: str | None,
     out: Path | None,
     document: Path | None,
-    backend: str,
     as_json: bool,
+    **effort: Any,
 ) -> None:
     """Accuracy on held-out programs and families beside the roofline fitted alike, and scoring speed."""
-    seconds = parse_budget(budget).seconds or math.inf
+    seconds = parse_budget(effort["budget"]).seconds or math.inf
     chosen = None if families is None else families.split(",")
-    if backend == SCHEDULES:
-        result = schedules_evaluation(data, seeds, chosen, seconds, _say)
+    if model is not None:
+        if backend == SCHEDULES:
+            raise UsageError("schedules are for models of their own", hint=f"--backend {XLA} or {NATIVE}")
+        hint = "NAME() gives an object with fit(train) and seconds(test)"
+        result = evaluation(data, 1, chosen, seconds, _say, backend, lambda: called(model, hint))
+    elif backend == SCHEDULES:
+        result = schedules_evaluation(data, effort["seeds"], chosen, seconds, _say)
     else:
-        result = evaluation(data, seeds, chosen, seconds, _say, backend)
+        result = evaluation(data, effort["seeds"], chosen, seconds, _say, backend)
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if document is not None:
         update_document(document, result["text"])
     emit(result) if as_json else click.echo(result["text"])
+
+
+@train.command(name="export")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@JSON
+def export_labels(folder: Path, as_json: bool) -> None:
+    """Write the shipped labels, their splits, a card and a loader into FOLDER, for models of your own."""
+    sets = {"kernels": read_corpus(None), "regions": read_corpus(None, NATIVE)}
+    _print(export(folder, sets, _say), as_json)
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:

@@ -109,17 +109,26 @@ def _evaluate(
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     begin = time.monotonic()
+    splits = splits_of(found.labels, families)
+    results = run_splits(found.labels, splits, seeds, settings, budget_s, workers, progress)
+    return {**told(found, splits, results, backend), "seconds": round(time.monotonic() - begin, 1)}
+
+
+def splits_of(labels: Sequence[KernelLabel], families: Sequence[str] | None = None) -> list[Split]:
+    """Each family held out (of these, or of all), then random shares of the programs."""
+    chosen = [f for f in sorted({x.family for x in labels}) if families is None or f in families]
+    held = [corpus.by_family(labels, f) for f in chosen]
+    return held + [corpus.by_program(labels, k) for k in range(RANDOM_SPLITS)]
+
+
+def told(found: Corpus, splits: Sequence[Split], results: Sequence[SplitResult], backend: str) -> dict[str, Any]:
+    """Results of `splits_of` as plain data: summary figures, one entry per split, the labels' facts."""
     labels = found.labels
-    names = sorted({x.family for x in labels})
-    chosen = [f for f in names if families is None or f in families]
-    splits = [corpus.by_family(labels, f) for f in chosen]
-    splits += [corpus.by_program(labels, k) for k in range(RANDOM_SPLITS)]
-    results = run_splits(labels, splits, seeds, settings, budget_s, workers, progress)
-    held, programs = results[: len(chosen)], results[len(chosen) :]
+    held, programs = results[:-RANDOM_SPLITS], results[-RANDOM_SPLITS:]
     return {
         "summary": {
             **summary_of(held, programs, backend),
-            **({} if backend == XLA else rewritten(labels, splits[len(chosen) :], programs)),
+            **({} if backend == XLA else rewritten(labels, splits[-RANDOM_SPLITS:], programs)),
             **ceiling(labels),
             **corpus.noise_floors(labels),
             "fit_seconds": round(float(np.mean([r.fit_seconds for r in results])), 2),
@@ -129,11 +138,10 @@ def _evaluate(
         "labels": {
             "labels": len(labels), "kernels": len({x.key for x in labels}),
             "tasks": len({(x.family, x.task) for x in labels}), "programs": len({x.program for x in labels}),
-            "families": len(names), "digest": found.digest,
+            "families": len({x.family for x in labels}), "digest": found.digest,
         },
         "seeds": len(results[0].learned),
         "machine": machine.as_dict(),
-        "seconds": round(time.monotonic() - begin, 1),
     }  # fmt: skip
 
 

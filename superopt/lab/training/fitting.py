@@ -21,6 +21,7 @@ from superopt.lab.training import (
     corpus,
     evaluate,
     fit,
+    publish,
     schedule_eval,
     schedule_prior,
     schedules,
@@ -173,9 +174,16 @@ def evaluation(
     budget_s: float,
     say: Callable[[str], None],
     backend: str = XLA,
+    model: Callable[[], publish.GivenModel] | None = None,
 ) -> dict[str, Any]:
-    """Held-out accuracy and scoring speed: `summary`, `families`, `programs`, `labels`, `text`."""
+    """Held-out accuracy and scoring speed: `summary`, `families`, `programs`, `labels`, `text`.
+
+    A given model is judged in place of superopt's own, without its speed.
+    """
     labels = read_corpus(data, backend)
+    if model is not None:
+        result = publish.judge(labels, model, backend, families, say)
+        return {**result, "text": table(result)}
     result = evaluate.evaluate(labels, seeds=seeds, backend=backend, families=families, budget_s=budget_s, progress=say)
     if backend == NATIVE:
         result["summary"] |= evaluate.backend_choice(labels, corpus_of(_path(data, SHIPPED), "xla"), families, say)
@@ -185,8 +193,8 @@ def evaluation(
         result["schedules"] = schedules_evaluation(None, seeds, families, budget_s, say)
         result["summary"] |= result["schedules"]["summary"]
     some = labels.labels[:: max(1, len(labels.labels) // speed.MOST)]
-    model = fit.fit(fit.prepare(some), FitSettings(epochs=1, prior_steps=100), 0)
-    rates = speed.scoring_speed(model, list({x.key: x.graph for x in some}.values()))
+    fitted = fit.fit(fit.prepare(some), FitSettings(epochs=1, prior_steps=100), 0)
+    rates = speed.scoring_speed(fitted, list({x.key: x.graph for x in some}.values()))
     result["summary"] |= {"kernels_per_s": rates["whole"], "network_kernels_per_s": rates["network"]}
     result["text"] = table(result) + (f"\n\n{result['schedules']['text']}" if "schedules" in result else "")
     return result
