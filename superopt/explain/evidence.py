@@ -18,6 +18,7 @@ from rewrites.egraph.enode import Origin
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.ir.types import TensorType
+from superopt.machine.deadline import Deadline
 from superopt.report.data import OUTSIDE, KernelUse, NativeKernel, NotChosen
 from superopt.search.finalists import repair_layouts
 from superopt.search.pricing import UNIT_S, kernel_graph
@@ -60,18 +61,26 @@ def sites(found: Exploration, finalist: Finalist) -> dict[str, dict[str, int]]:
     return {rule: dict(table.most_common()) for rule, table in out.items()}
 
 
-def not_chosen(found: Exploration, finalist: Finalist) -> tuple[NotChosen, ...]:
-    """Return rules that apply to a program and were not used there, with the model's loss estimate for each."""
+def not_chosen(found: Exploration, finalist: Finalist, deadline: Deadline) -> tuple[tuple[NotChosen, ...], int]:
+    """Return rules that apply to a program and were not used there, with the model's loss estimate for each.
+
+    Rules of the most expensive places come first.  The second result is the number of those that were not priced, for
+    the deadline or for the limit on flips.
+    """
     state = state_of(found, finalist)
     base = state.cost
     places = _places(state, set(finalist.rules))
     flips = 0
     out: list[NotChosen] = []
-    for rule in sorted(places):
+    left_out: set[str] = set()
+    for rule, groups in places.items():
         best: tuple[int, Group] | None = None
-        for group in places[rule][:_SITES]:
+        for group in groups[:_SITES]:
+            if flips == _FLIPS or deadline.is_over:
+                left_out.add(rule)
+                break
             flips += 1
-            change = state.flip(group) if flips <= _FLIPS else None
+            change = state.flip(group)
             if change is None:
                 continue
             state.settle()
@@ -80,10 +89,11 @@ def not_chosen(found: Exploration, finalist: Finalist) -> tuple[NotChosen, ...]:
             state.undo(change)
             state.settle()
         if best is not None:
+            left_out.discard(rule)
             loss = min(best[0], _mended(found, finalist, best[1])) - base
             site = describe(state.snapshot, best[1][0][0])
-            out.append(NotChosen(rule, len(places[rule]), 1e3 * loss * UNIT_S, loss / base if base else 0.0, site))
-    return tuple(sorted(out, key=lambda x: (x.loss_ms, x.rule)))
+            out.append(NotChosen(rule, len(groups), 1e3 * loss * UNIT_S, loss / base if base else 0.0, site))
+    return tuple(sorted(out, key=lambda x: (x.loss_ms, x.rule))), len(left_out)
 
 
 def _mended(found: Exploration, finalist: Finalist, group: Group) -> int:

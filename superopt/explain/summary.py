@@ -54,8 +54,9 @@ def make_report(
     native = fallback.around("the regions tried as kernels", lambda: _native(choice, rows), ())
     if found is not None:
         searched = fallback.around(
-            "what the search tells", lambda: _of_search(found, choice, library, fallback), searched
+            "what the search tells", lambda: _of_search(found, choice, library, request, fallback), searched
         )
+    of_rules = searched.pop("notes", ())
     searched |= _of_program(imported, found, choice, native, request, fallback)
     return Report(
         program=name,
@@ -82,6 +83,7 @@ def make_report(
         notes=(
             *imported.notes,
             *(() if found is None else found.notes),
+            *of_rules,
             *choice.notes,
             *refusals,
         ),
@@ -110,17 +112,24 @@ def _implementation(candidate: Candidate, ledger: RunLedger) -> dict[str, Any]:
     } | code  # fmt: skip
 
 
-def _of_search(found: Exploration, choice: Chosen, library: ProvedLibrary, fallback: Fallback) -> dict[str, Any]:
+def _of_search(
+    found: Exploration, choice: Chosen, library: ProvedLibrary, request: Request, fallback: Fallback
+) -> dict[str, Any]:
     """Return the fields of the report that come from the search and its e-graph."""
     shown = found.finalist(choice.candidate.finalist) or found.result.original
     statistics = {**found.statistics, "predicted_before_ms": 1e3 * found.by_xla_s(found.result.original)}
+    others, left_out = (), 0
+    if not fallback.interrupted:
+        others, left_out = fallback.around(
+            "the rules that were not chosen", lambda: not_chosen(found, shown, request.deadline), (others, left_out)
+        )
+    more = f"{left_out} more rules apply to the returned program: the time did not suffice for pricing them"
     return {
         "rewrites": fallback.around("the table of rules", lambda: _used(found, choice, library, fallback), ()),
         "growth": found.growth,
         "search": statistics,
-        "not_chosen": ()
-        if fallback.interrupted
-        else fallback.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
+        "not_chosen": others,
+        "notes": (more,) if left_out else (),
     }
 
 

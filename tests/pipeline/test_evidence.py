@@ -34,6 +34,7 @@ from superopt.kernels.choose.partition import cost_of
 from superopt.kernels.choose.specs import NATIVE, specs_of
 from superopt.lab.bench.aa import summarise
 from superopt.lab.bench.programs.aa_programs import PROGRAMS
+from superopt.machine.deadline import Deadline
 from superopt.make.plain import in_regions, own_form
 from superopt.make.trials import Trial, report_rows
 from superopt.measure.kernels import XLA
@@ -84,15 +85,23 @@ def test_sites_are_operations_of_the_program(found: Exploration) -> None:
 
 def test_rules_not_chosen_apply_and_are_not_used(found: Exploration) -> None:
     best = found.result.best
-    others = not_chosen(found, best)
+    others, left_out = not_chosen(found, best, Deadline())
+    assert left_out == 0
     assert [x.loss_ms for x in others] == sorted(x.loss_ms for x in others)
     assert not {x.rule for x in others} & set(best.rules)
     before = state_of(found, found.result.original)
-    for other in not_chosen(found, found.result.original):
+    for other in not_chosen(found, found.result.original, Deadline())[0]:
         assert other.sites >= 1
         assert other.loss == pytest.approx(1e-3 * other.loss_ms / before.seconds)
-    gains = {x.rule: x.loss for x in not_chosen(found, found.result.original)}
+    gains = {x.rule: x.loss for x in not_chosen(found, found.result.original, Deadline())[0]}
     assert min(gains.values()) < -0.05, "what the search took shows as a gain over the original"
+
+
+def test_rules_are_priced_until_the_call_is_over_and_the_others_are_counted(found: Exploration) -> None:
+    every, _ = not_chosen(found, found.result.original, Deadline())
+    none, left_out = not_chosen(found, found.result.original, Deadline.within(0.0))
+    assert none == ()
+    assert left_out == len(every) > 0
 
 
 def test_kernels_add_up_to_the_predicted_time(found: Exploration) -> None:
