@@ -7,6 +7,7 @@ IR graphs and evaluated; the same terms, evaluated index by index through `sem` 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Mapping
@@ -171,21 +172,28 @@ def test_entries_have_the_types_of_terms_and_are_known_to_digests(monkeypatch: p
         assert entries <= set(digests._IR[op]), op
 
 
-def at_numbers(made: RankInstance, numbers: Mapping[str, int], axis: Mapping[Any, Any], t: Term) -> Any:
-    """Whether a term is well formed, and its shape, as the prover says it over symbols, at some numbers."""
-    put = {name: const(n) for name, n in numbers.items()}
+def over_symbols(made: RankInstance, t: Term) -> tuple[list[Any], dict[Any, Any]]:
+    """The conditions under which a term is well formed, and its shape, as the prover has them over symbols."""
     conditions: list[Any] = []
     sizes = shape(t, replace(made.env, arith=arithmetic(conditions.append)), conditions)
-    told = [truth(x).subst(put) for x in conditions]
+    return [truth(x) for x in conditions], sizes
+
+
+def at_numbers(
+    symbolic: tuple[list[Any], dict[Any, Any]], numbers: Mapping[str, int], axis: Mapping[Any, Any]
+) -> tuple[bool, dict[Any, Any]]:
+    """Whether a term is well formed at some numbers, and its shape there."""
+    put = {name: const(n) for name, n in numbers.items()}
+    told = [x.subst(put) for x in symbolic[0]]
     assert all(x in (TRUE, FALSE) for x in told)
-    return FALSE not in told, {axis[x]: unwrap(n).subst(put).value for x, n in sizes.items()}
+    return FALSE not in told, {axis[x]: unwrap(n).subst(put).value for x, n in symbolic[1].items()}
 
 
 @pytest.mark.parametrize("rule", [*load(), *MORE], ids=lambda r: r.name)
 def test_what_is_proved_over_symbols_is_what_is_matched_over_numbers(rule: Rule) -> None:
     """Shapes and well-formedness, of both sides, at numbers of all kinds: no elements, and windows that do not fit."""
     made, rng = instantiate(rule, {}), random.Random(rule.name)
-    met = 0
+    symbols, met = functools.cache(lambda t: over_symbols(made, t)), 0
     for _ in range(POINTS):
         numbers = {name: rng.choice((0, 1, 1, 2, 2, 3, 4)) for name in sorted(made.ctx.dims)}
         env = env_at(made, numbers)
@@ -198,7 +206,7 @@ def test_what_is_proved_over_symbols_is_what_is_matched_over_numbers(rule: Rule)
                 continue  # the index of a fold is not bound outside
             conditions: list[Any] = []
             try:
-                symbolic = at_numbers(made, numbers, axis, t)
+                symbolic = at_numbers(symbols(t), numbers, axis)
                 sizes = shape(t, env, conditions)
             except (ZeroDivisionError, ValueError):
                 continue  # a division by what a condition says is positive
