@@ -149,10 +149,20 @@ def price_case(task: PricedProgram) -> dict[str, Any]:
     """Predicted times of one program without and with the candidates, and measured ones where these gain."""
     made = programs()[task.case]()
     imported = import_function(made.fn, (made.params, *made.inputs), frozen=0)
-    candidates = parse_many(task.texts, "candidates")
+    row, before, after = price(imported, parse_many(task.texts, "candidates"), task.steps, task.seed)
+    if task.measure and row["paid"]:
+        pair = before.program(before.result.best), after.program(after.result.best)
+        row |= _measured(original_program(imported.graph), pair, imported, task.seed)
+    return {"case": task.case, **row}
+
+
+def price(
+    imported: Imported, candidates: Sequence[Rule], steps: int, seed: int
+) -> tuple[dict[str, Any], Exploration, Exploration]:
+    """The predicted times of a program without and with candidates, and both searches."""
     given = {rule_key(rule) for rule in candidates} | {rule.name for rule in candidates}
     base = tuple(r for r in proved_library(None).rules if not given & {rule_key(r), r.name})
-    asked = Request(Deadline(steps=task.steps), load_objective(), seed=task.seed, deterministic=True)
+    asked = Request(Deadline(steps=steps), load_objective(), seed=seed, deterministic=True)
 
     def search(new: Sequence[Rule]) -> Exploration:
         return explore(imported.graph, (*base, *new), asked)
@@ -168,9 +178,7 @@ def price_case(task: PricedProgram) -> dict[str, Any]:
         for rule in applied:
             alone[rule.name] = old.predicted_s / search(tried([rule])).result.best.predicted_s
     gains = {rule: gain for rule, gain in alone.items() if gain > 1.0 + _LEAST}
-    paid = bool(applied) and ratio > 1.0 + _LEAST
     row: dict[str, Any] = {
-        "case": task.case,
         "original_ms": 1e3 * before.result.original.predicted_s,
         "library_ms": 1e3 * old.predicted_s,
         "found_ms": 1e3 * best.predicted_s,
@@ -178,14 +186,11 @@ def price_case(task: PricedProgram) -> dict[str, Any]:
         "applied": [rule.name for rule in applied],
         "gains": gains,
         "used": ", ".join(f"{name} {gain:.3f}" for name, gain in gains.items()),
-        "paid": int(paid),
+        "paid": int(bool(applied) and ratio > 1.0 + _LEAST),
         "growth_seconds": [before.growth["seconds"], after.growth["seconds"]],
         "enodes": [before.growth["enodes"], after.growth["enodes"]],
     }
-    if task.measure and paid:
-        pair = before.program(old), after.program(best)
-        row |= _measured(original_program(imported.graph), pair, imported, task.seed)
-    return row
+    return row, before, after
 
 
 def _applied(rule: Rule, unions: Mapping[str, int]) -> bool:

@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 Side: TypeAlias = "tuple[Any, ...]"
 """("var", name) | ("ew", f, args) | ("dot", args, roles) | ("conv", args, feature, space) | ("concat", args, role)
 | ("slice", arg, role, start, stop) with start and stop as text | ("cut", arg, role) | ("red", arg, role, kind)
-| ("win", arg, role, kind) | ("grouped", (image, image, kernel, kernel), feature, space, out)."""
+| ("win", arg, role, kind) | ("grouped", (image, image, kernel, kernel), feature, space, out)
+| ("fn", function or operator, args) | ("num", text) | ("count", role) | ("iota", role) | ("bcast", arg, role)
+| ("power", arg, exponent as text)."""
 
 CONV = ("t", "p", "q", "u", "d")
 POOL = ("w", "wt", "wp", "wq")
@@ -30,6 +32,8 @@ class Draft:
         plain: whether slices keep their step 1.
         unpadded: whether pools have no padding, since a window of padding alone is a special case.
         spaces: the spatial roles of convolutions.
+        nonempty: roles that the rule's premise wants to have elements.
+        cancels: whether terms of the right side may cancel, and digits be lost.
     """
 
     vars: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -40,6 +44,8 @@ class Draft:
     plain: bool = False
     unpadded: bool = False
     spaces: frozenset[str] = frozenset()
+    nonempty: tuple[str, ...] = ()
+    cancels: bool = False
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -79,7 +85,9 @@ class Draft:
         if any(s[0] == "grouped" for side in self.sides for root in side for s in subsides(root)):
             words.append(f"extra {GROUP}")
         left, right = (", ".join(self._spell(root) for root in side) for side in self.sides)
-        return f"{name}: {'  '.join(words)}\n  {left}\n    == {right}"
+        premise = f"\n  if {', '.join(f'{role} >= 1' for role in self.nonempty)}" if self.nonempty else ""
+        loss = "\n  numerics range" if self.cancels else ""
+        return f"{name}: {'  '.join(words)}\n  {left}\n    == {right}{premise}{loss}"
 
     def _spell(self, s: Side, outer: int = 0) -> str:
         op = s[0]
@@ -87,6 +95,16 @@ class Draft:
             return s[1]
         if op == "ew":
             return self._elementwise(s[1], s[2], outer)
+        if op == "num":
+            return s[1]
+        if op in ("count", "iota"):
+            return f"{op}({s[1]})"
+        if op == "bcast":
+            return f"bcast({self._spell(s[1])}, {s[2]})"
+        if op == "power":
+            return f"({self._spell(s[1], 3)} ** {s[2]})"
+        if op == "fn":
+            return self._function(s[1], [self._spell(x, 3) for x in s[2]])
         if op == "slice":
             return f"slice({self._spell(s[1])}, {s[2]}({s[3]}, {s[4]}))"
         if op == "cut":
@@ -105,6 +123,12 @@ class Draft:
             return f"merge(conv({image}, {kernel}, {s[2]}, {s[3]}({', '.join(CONV)})), {GROUP}, {s[4]}, {s[4]})"
         roles = s[2] if op == "dot" else (s[2],)
         return f"{op}({', '.join([*inside, *roles])})"
+
+    @staticmethod
+    def _function(name: str, args: list[str]) -> str:
+        if name.isidentifier():
+            return f"{name}({', '.join(args)})"
+        return f"({name}{args[0]})" if len(args) == 1 else f"({args[0]} {name} {args[1]})"
 
     def _cut_roles(self) -> set[str]:
         return {s[2] for side in self.sides for root in side for s in subsides(root) if s[0] == "cut"}
@@ -131,6 +155,8 @@ def subsides(s: Side) -> Iterator[Side]:
 
 def operands(s: Side) -> tuple[Side, ...]:
     """The operands of a side's op."""
-    if s[0] == "var":
+    if s[0] in ("var", "num", "count", "iota"):
         return ()
-    return (s[1],) if s[0] in ("slice", "cut", "red", "win") else s[2] if s[0] == "ew" else s[1]
+    if s[0] in ("slice", "cut", "red", "win", "bcast", "power"):
+        return (s[1],)
+    return s[2] if s[0] in ("ew", "fn") else s[1]
