@@ -21,8 +21,11 @@ from superopt.measure.stats import paired_ratio
 from superopt.workshop.job import Failure
 
 PROGRAM = original_program(import_function(jnp.tanh, (np.ones((4, 4), np.float32),)).graph)
-GAINS_MS = {"a": 3.0, "b": 2.0, "c": 1.0, "nothing": 0.0}
-WINNER_S, FACTORS = 0.01, {"a": 3.0, "b": 2.0, "c": 1.5}  # the winner's time, and the times without each rule over it
+GAINS_MS = {"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.5, "e": 0.25, "nothing": 0.0}
+WINNER_S, FACTORS = (
+    0.01,
+    {"a": 3.0, "b": 2.0, "c": 1.5, "d": 1.25},
+)  # the winner's time, and the times without each rule over it
 
 
 def steady(seconds: float) -> Timing:
@@ -30,7 +33,8 @@ def steady(seconds: float) -> Timing:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "timed"), [(math.inf, ["a", "b", "c"]), (6.0, ["a", "b"]), (5.9, ["a"]), (2.0, []), (0.0, [])]
+    ("left_s", "timed"),
+    [(math.inf, ["a", "b", "c", "d"]), (8.0, ["a", "b", "c"]), (6.0, ["a", "b"]), (5.9, ["a"]), (2.0, []), (0.0, [])],
 )
 def test_gains_are_measured_as_far_as_there_is_time(
     left_s: float, timed: list[str], monkeypatch: pytest.MonkeyPatch
