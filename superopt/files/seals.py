@@ -62,10 +62,12 @@ def _private(path: Path) -> bytes | None:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError:
         return None
-    with os.fdopen(handle, "rb") as file:
+    try:
         facts = os.fstat(handle)
         mine = not hasattr(os, "getuid") or (facts.st_uid == os.getuid() and not facts.st_mode & 0o077)
-        content = file.read(_BYTES + 1) if stat.S_ISREG(facts.st_mode) and mine else b""
+        content = os.read(handle, _BYTES + 1) if stat.S_ISREG(facts.st_mode) and mine else b""
+    finally:
+        os.close(handle)
     return content if len(content) == _BYTES else None
 
 

@@ -32,7 +32,8 @@ from superopt.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "superopt" / "lab"
-COPIED = ("superopt", "rewrites", "verifier", "costmodel", "tests", "pyproject.toml", "README.md")
+LEFT_OUT = shutil.ignore_patterns(".*", "build")
+"""What is not copied: the environment, the history and what is built; tests read all of the rest."""
 INSTEAD = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "in": "not in", "not in": "in", "is": "is not",
     "is not": "is", "and": "or", "or": "and", "not": "", "+": "-", "-": "+", "*": "+", "//": "*", "/": "*", "%": "*",
@@ -221,12 +222,7 @@ def tried(
     fates: list[Fate] = []
     with tempfile.TemporaryDirectory(prefix="superopt-mutants-") as folder:
         copy = Path(folder)
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, copy / name)  # with what is compiled
-            else:
-                shutil.copy2(source, copy / name)
+        shutil.copytree(ROOT, copy, ignore=LEFT_OUT, dirs_exist_ok=True)  # with what is compiled
         for mutant in mutants:
             file = copy / mutant.path
             source = file.read_text(encoding="utf-8")

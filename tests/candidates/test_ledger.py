@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from superopt.candidates.candidate import Candidate, original_candidate
+from superopt.candidates.candidate import Candidate, Provenance, original_candidate
 from superopt.candidates.evidence import NumericCheck
 from superopt.candidates.ledger import ChoiceReason, Chosen, Compared, Made, Rejected, RunLedger, Why
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.kernels.choose.specs import KernelSpec
+from superopt.ir.program import frozen_cut, split
+from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.specs import KernelSpec, specs_of
 from superopt.report.verdicts import refusal, verdict
 
 GRAPH = import_function(jnp.tanh, (np.ones((4, 4), np.float32),)).graph
@@ -60,3 +62,25 @@ def test_operations_that_xla_computes_are_those_of_no_kernel() -> None:
     assert whole.is_original
     tuned = replace(whole, closed=True).with_options(("a", "b"), {"x": True})
     assert (tuned.name, tuned.form, tuned.closed) == ("original with a + b", "original", False)
+
+
+def test_operations_of_our_kernels_are_not_those_of_xla() -> None:
+    graph = import_function(lambda x: jnp.exp(jnp.sort(jnp.tanh(x))), (np.ones((4, 4), np.float32),)).graph
+    whole, (first, second) = original_candidate(graph), partition(graph)
+    for chosen, by_xla in (((first,), {"exp"}), ((second,), {"tanh"}), ((first, second), set[str]())):
+        kernels = specs_of(graph, [(region, None) for region in chosen])
+        ours = replace(whole, regions=(first, second), kernels=kernels)
+        assert ours.chosen == {region.graph for region in chosen}
+        assert ours.by_xla == whole.by_xla - {"tanh", "exp", "input"} | by_xla
+
+
+def test_only_the_original_without_kernels_and_work_ahead_changes_nothing() -> None:
+    w, x = np.ones((4, 4), np.float32), np.ones((2, 4), np.float32)
+    graph = import_function(lambda w, x: x @ (w * 2), (w, x), frozen=0).graph
+    original = original_candidate(graph)
+    ahead = split(graph, frozen_cut(graph))
+    assert ahead.computes_ahead
+    assert original.changes_nothing
+    assert replace(original, origin=Provenance.OWN_FORM).changes_nothing
+    for change in ({"kernels": OURS.kernels}, {"origin": Provenance.SEARCH}, {"program": ahead}):
+        assert not replace(original, **change).changes_nothing

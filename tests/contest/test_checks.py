@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 from superopt.contest import checks
-from superopt.contest.checks import OriginalLostError, OriginalRuns, check, differs_from_original, is_short
+from superopt.contest.checks import (
+    OriginalLostError,
+    OriginalRuns,
+    check,
+    differs_from_original,
+    is_short,
+    takes_any_input,
+)
 from superopt.errors import ProgramError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
@@ -228,3 +235,58 @@ def test_half_precision_inside_is_the_precision_of_a_result_in_float32() -> None
     for one, program in ((original, wrong), (single, other)):
         _, cause = check(OriginalRuns.of(one), original_program(program.graph))
         assert "differs from the original's" in cause
+
+
+def test_random_inputs_have_the_spread_of_the_examples() -> None:
+    """Of examples without a spread, or with one that is no number, it is one."""
+    rng = np.random.default_rng(0)
+    wide = (5.0 * rng.standard_normal(4000)).astype(np.float32)
+    counts = np.arange(4000)
+    for given, spread in ((wide, 5.0), (np.zeros(4000, np.float32), 1.0), (np.append(wide, np.float32("inf")), 1.0)):
+        drawn, kept = checks._random_like([given, counts], 0)
+        assert np.std(drawn) == pytest.approx(spread, rel=0.1)
+        assert drawn.dtype == given.dtype
+        assert kept is counts, "integers may be indices"
+
+
+def test_a_program_is_built_once_for_its_check() -> None:
+    runs, one = OriginalRuns.of(import_function(triple, (X,))), program(triple)
+    built = runs.candidate(one)
+    assert runs.candidate(one) is built
+    assert runs.candidate(one, {"xla_cpu_use_fusion_emitters": False}) is not built
+    assert runs.candidate(program(thrice)) is not runs.candidate(one)
+
+
+@pytest.mark.parametrize(
+    ("fn", "any_input"),
+    [
+        (triple, True),
+        (lambda x: jax.lax.while_loop(lambda y: y.sum() < 9.0, lambda y: y + 1.0, x), False),
+        (lambda x: jax.pure_callback(slow, jax.ShapeDtypeStruct(x.shape, x.dtype), x), False),
+    ],
+)
+def test_only_what_ends_whatever_it_is_given_is_called_on_random_inputs(
+    fn: Callable[..., Any], any_input: bool
+) -> None:
+    imported = import_function(fn, (X,))
+    assert takes_any_input(imported.graph) == any_input
+    assert len(OriginalRuns.of(imported).inputs) == 1 + any_input
+
+
+@pytest.mark.parametrize(("more", "short"), [(0, True), (1, False)])
+def test_a_program_of_many_operations_is_not_called_here(more: int, short: bool) -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        for _ in range(checks.SHORT_NODES - 1 + more):  # beside the input
+            x = jnp.sin(x)
+        return x
+
+    assert is_short(import_function(fn, (X,)).graph) == short
+
+
+@pytest.mark.parametrize(("most", "on_disk"), [(X.nbytes, True), (X.nbytes + 1, False)])
+def test_weights_that_lie_on_disk_are_those_in_files(most: int, on_disk: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = import_function(lambda w, x: w * x, (X, X), frozen=0)
+    monkeypatch.setattr(checks, "ON_DISK_BYTES", most)
+    assert not OriginalRuns.of(imported).on_disk
+    monkeypatch.setattr(checks, "place_of", lambda _: "a file")
+    assert OriginalRuns.of(imported).on_disk == on_disk

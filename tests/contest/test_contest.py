@@ -19,7 +19,7 @@ from superopt.contest import contest as contests
 from superopt.contest import rounds as module
 from superopt.contest.choices import decided, original_returned
 from superopt.contest.contest import Outcome, contest
-from superopt.contest.rounds import ORIGINAL, WORTH, Rounds, Series, Subject, rounds_fit
+from superopt.contest.rounds import ORIGINAL, WORTH, Rounds, Series, Subject, least_s, rounds_fit
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
@@ -553,3 +553,25 @@ def test_one_call_of_an_original_that_takes_too_long_for_rounds_is_enough() -> N
 @pytest.mark.parametrize(("call_s", "known"), [(1.0, 0.0), (5.0, 5.0)])
 def test_an_original_is_called_in_rounds_only_where_the_fewest_end_in_the_time(call_s: float, known: float) -> None:
     assert (0.0 if rounds_fit(call_s, 30.0) else call_s) == known
+
+
+def test_rounds_are_expected_to_take_as_long_as_calls_and_builds_did() -> None:
+    """Programs that took long to build are kept, and need no build where they were built before."""
+    slow, fast = 2.0, 0.25
+    base = replace(timing([0.1] * 5, [0.1] * 5), build_s=slow)
+    row = replace(timing([0.06] * 5, base.samples_s), build_s=fast)
+    series = Series([entry("a")], 0)
+    series.add(Comparison(base, (row,), again_s=base.samples_s), (0,), 0)
+    with Worker() as worker, Rounds(Subject.of(IMPORTED), Request(Deadline()), worker) as rounds:
+        assert rounds.expected_s(1, series, built=False) == pytest.approx(3 * 0.5 + slow + fast)
+        assert rounds.expected_s(2, series, built=True) == pytest.approx(4 * 0.5 + 2 * fast)
+        assert rounds.expected_s(1, series, built=True, base=0) == pytest.approx(3 * 0.3 + fast)
+        rounds.known_s = 5.0
+        assert rounds.expected_s(1, series, built=True) == pytest.approx(3 * 31 * 6e-3 + fast)
+        assert rounds.expected_s(1, series, built=True, base=0) == pytest.approx(3 * 0.3 + fast)
+    assert least_s(0.1, 0.2) == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize(("call_s", "fits"), [(2.5, True), (2.6, False)])
+def test_the_fewest_rounds_call_the_original_twelve_times(call_s: float, fits: bool) -> None:
+    assert rounds_fit(call_s, 30.0) == fits

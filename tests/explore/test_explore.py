@@ -328,3 +328,22 @@ def test_a_graph_without_proofs_has_a_plan_that_says_so() -> None:
     found = SimpleNamespace(result=SimpleNamespace(problem=SimpleNamespace(snapshot=snapshot)), imported=graph)
     plan = make_plan(cast("Any", found), cast("Any", None), LIBRARY.rules)
     assert (plan.instances, plan.note) == ((), "the e-graph kept no proofs")
+
+
+@pytest.mark.parametrize(("changes", "made"), [({}, True), ({"numerics": "exact"}, False), ({"rules": ()}, False)])
+def test_orders_of_sums_are_made_where_neither_bits_nor_rules_are_given(changes: dict[str, Any], made: bool) -> None:
+    def fn(d: jax.Array, w: jax.Array, e: jax.Array) -> jax.Array:
+        return jnp.diag(d) @ w @ jnp.diag(e)
+
+    graph = import_function(fn, [np.ones(shape, np.float32) for shape in ((8,), (8, 9), (9,))]).graph
+    found = explore(graph, LIBRARY.rules, replace(steps(50, TableObjective()), **changes))
+    assert bool(found.instances.certificates) == made
+
+
+@pytest.mark.parametrize(("numerics", "taken"), [("real", True), ("exact", False)])
+def test_work_leaves_loops_where_results_need_not_agree_in_every_bit(numerics: str, taken: bool) -> None:
+    def fn(a: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 5, lambda _, v: v / 2 + a.T @ (a @ v), x)
+
+    graph = import_function(fn, (np.ones((4, 3), np.float32), np.ones(3, np.float32))).graph
+    assert bool(explore(graph, [], replace(steps(50, TableObjective()), numerics=numerics)).loops) == taken

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from costmodel.model.joint import KernelJob
+from costmodel.model.joint import MOST, KernelJob
 from superopt.explore import kernel_timer
 from superopt.explore.kernel_timer import KernelTimer, is_open
 from superopt.frontends.jax.jaxpr import import_function
@@ -79,3 +79,28 @@ def test_kernels_with_control_flow_are_not_timed_by_themselves() -> None:
     loop = import_function(lambda x: jax.lax.fori_loop(0, 3, lambda i, c: c * x, x), (np.ones(3, np.float32),)).graph
     assert is_open(loop)
     assert not is_open(GRAPHS[0])
+
+
+@pytest.mark.parametrize(("count", "seconds", "doubts"), [(0, 60.0, []), (3, 0.0, []), (3, 60.0, [MOST, 1.0])])
+def test_rivals_are_timed_once_kernels_have_told_how_wrong_the_model_is(
+    count: int, seconds: float, doubts: list[float], asked: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that might bring a noticeable part of the program's time, and that no finalist has."""
+    doubted: list[float] = []
+
+    def rivals(problem: Any, best: Any, optimism: float, deadline: Deadline) -> list[tuple[Graph, float]]:
+        doubted.append(optimism)
+        gains = (1.0, kernel_timer._WORTH_TIMING + 1e-4, kernel_timer._WORTH_TIMING - 1e-4)
+        return list(zip(GRAPHS, gains, strict=True))
+
+    objective: Any = Objective()
+    objective.count = count
+    objective.uncertain_s = lambda kernels: [0.0] * len(kernels)
+    objective.untimed = lambda kernels: [KernelJob("native", kernel, kernel) for kernel in kernels]
+    objective.error_of = lambda most: most
+    monkeypatch.setattr(kernel_timer, "rival_kernels", rivals)
+    best = SimpleNamespace(predicted_s=1.0, kernels=((GRAPHS[0], 0.5),))
+    result: Any = SimpleNamespace(finalists=(best,), best=best, problem=None)
+    KernelTimer(objective, SimpleNamespace()).learn(result, Deadline.within(seconds))  # type: ignore[arg-type]
+    assert doubted == doubts
+    assert objective.learned == ([GRAPHS[0]] if seconds else []) + [GRAPHS[1]] * bool(doubts)

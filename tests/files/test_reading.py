@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from superopt.files.reading import (
     ArchiveWriter,
     FileLimits,
     bytes_of,
+    cause_of,
     digest,
     field,
     json_of,
@@ -197,6 +199,35 @@ def test_members_have_the_size_that_they_state(tmp_path: Path) -> None:
             filled(archive, "b", 256)
 
 
+def test_weights_are_read_from_members_that_are_not_packed(tmp_path: Path) -> None:
+    """Of a packed member the bytes in the file are not those that its digest is of, though the sizes may agree."""
+    path = write(tmp_path / "x.zip")
+    for changed in ({"compress_type": zipfile.ZIP_DEFLATED}, {"compress_size": 255}):
+        with plain_file(path) as handle:
+            archive = Archive(handle, known)
+            for name, value in changed.items():
+                setattr(archive._members["b"], name, value)
+            with pytest.raises(InputError, match="is packed, and should not be"):
+                filled(archive, "b", 256)
+
+
+def test_archives_as_large_as_their_limits_are_read(tmp_path: Path) -> None:
+    with plain_file(write(tmp_path / "x.zip")) as handle:
+        archive = Archive(handle, known, FileLimits(members=5))
+        archive.limits = FileLimits(text_bytes=256)
+        assert archive.read("b") == bytes(range(256))
+    least = 2**16  # bytes of contents that any archive may have
+    for more in (0, 1):
+        with ArchiveWriter(tmp_path / "y.zip") as out:
+            out.text("a.txt", bytes(least + more - len(json.dumps({"a.txt": digest("a.txt", b"")}))))
+        with plain_file(tmp_path / "y.zip") as handle:
+            if more:
+                with pytest.raises(FileLimitError, match="unpack to more than 0 times"):
+                    Archive(handle, known, FileLimits(inflated=0))
+            else:
+                assert Archive(handle, known, FileLimits(inflated=0)).names == ("a.txt",)
+
+
 def test_archives_are_written_to_plain_files_only(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place, text in ((tmp_path, "regular"), (tmp_path / "pipe", "regular"), (tmp_path / "none" / "x", "folder")):
@@ -221,8 +252,25 @@ def test_plain_data_has_limits() -> None:
             field(absent, "n", int)
 
 
+def test_plain_data_as_large_as_its_limits_is_accepted() -> None:
+    assert json_of("[1, 2, 3]", limits=FileLimits(json_bytes=9)) == [1, 2, 3]
+    assert json_of("[" * 50 + "]" * 50)
+    with pytest.raises(FileLimitError, match="nested more than 50 deep"):
+        json_of("[" * 51 + "]" * 51)
+    for value in (0, 5):
+        assert field({"n": value}, "n", int, 0, 5) == value
+    for value, low, high in ((-1, 0, math.inf), (6, -math.inf, 5)):
+        with pytest.raises(InputError, match="outside of"):
+            field({"n": value}, "n", int, low, high)
+
+
 def test_sizes_of_tensors_have_limits() -> None:
     assert bytes_of((2, 3), 4) == 24
+    assert bytes_of((0, 3), 4) == 0
+    assert bytes_of((1,) * 32, 4) == 4
+    assert bytes_of((2**34,), 4) == 2**36
+    with pytest.raises(FileLimitError, match="more than 64 GiB"):
+        bytes_of((2**34 + 1,), 4)
     for shape, error in (((2**40, 2**40), FileLimitError), ((0, 2**60), FileLimitError), ((-1,), InputError)):
         with pytest.raises(error):
             bytes_of(shape, 4)
@@ -235,6 +283,7 @@ def test_work_and_time_have_limits() -> None:
     allowance.spend(3)
     with pytest.raises(FileLimitError, match="3 steps"):
         allowance.spend()
+    assert Allowance("x", 2_000_000, limits=FileLimits(seconds=5.0, seconds_per_mb=10.0)).seconds == 25.0
     late = Allowance("x", limits=FileLimits(seconds=-1.0))
     with pytest.raises(FileLimitError, match="to read"):
         late.spend()
@@ -247,6 +296,7 @@ def test_only_plain_files_are_opened(tmp_path: Path) -> None:
     for name in ("pipe", "absent", ".", "text/x", "a\0b", "/dev/zero"):
         with pytest.raises(InputError):
             text_file(tmp_path / name)
+    assert text_file(tmp_path / "text", 5) == "words"
     with pytest.raises(FileLimitError):
         text_file(tmp_path / "text", 4)
 
@@ -269,6 +319,24 @@ def test_whatever_reading_raises_is_one_error() -> None:
         raise KeyboardInterrupt
 
 
+def test_a_narrower_error_keeps_its_class_and_its_own_hint() -> None:
+    for own, told in (("shorten it", "shorten it"), ("", "write another")):
+        with pytest.raises(FileLimitError, match="m is none: too long") as raised, typed("m is none", "write another"):
+            raise FileLimitError("too long", hint=own)
+        assert raised.value.hint == told
+
+
+def test_causes_are_told_in_one_line_with_their_class_where_the_message_says_little() -> None:
+    for error, told in (
+        (KeyError("x"), "KeyError: x"),
+        (KeyError("there is no x"), "there is no x"),
+        (ValueError("not a\nnumber"), "not a"),
+        (IndexError("out of range"), "IndexError: out of range"),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+    ):
+        assert cause_of(error) == told
+
+
 def test_the_mark_that_some_editors_begin_with_is_no_text() -> None:
     assert text_of("\ufeffrule: A[*a]".encode(), "rules") == "rule: A[*a]"
 
@@ -276,6 +344,7 @@ def test_the_mark_that_some_editors_begin_with_is_no_text() -> None:
 def test_texts_of_files_are_printable() -> None:
     assert shown("plain é") == "plain é"
     assert shown("\x1b[2Jx\n\u202e") == "\\x1b[2Jx\\n\\u202e"
+    assert shown("a" * 80) == "a" * 80
     assert len(shown("a" * 5000)) == 80
     assert str(InputError("a node named \x1b[2J", hint="x\0")) == "[SO200] a node named \\x1b[2J\n  hint: x\\x00"
 

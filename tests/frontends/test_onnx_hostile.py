@@ -19,6 +19,7 @@ from superopt.frontends.onnx import data as onnx_data
 from superopt.frontends.onnx import eval as onnx_eval
 from superopt.frontends.onnx import read as onnx_read
 from superopt.frontends.onnx.frontend import UnsupportedOpError, import_model, load_model
+from superopt.frontends.onnx.schema import check_trips
 from superopt.pipeline.weights import Shelf
 from tests.support.onnx_models import info, mlp, model, node
 
@@ -58,6 +59,36 @@ def test_loops_without_end_are_refused(depth: int, trips: int) -> None:
 def test_loops_that_a_condition_ends_are_not() -> None:
     (y,) = load_model(looped(1, 2**62, ends=True))(np.ones(2, np.float32))
     np.testing.assert_array_equal(y, [256.0, 256.0])
+
+
+ENDS = {
+    "the condition as it came": ([], "c", False),
+    "its copy": ([node("Identity", "c", "k")], "k", False),
+    "a copy of its copy": ([node("Identity", "c", "a"), node("Cast", "a", "k", to=TensorProto.BOOL)], "k", False),
+    "a constant": ([node("Constant", "", "k", value_int=1)], "k", False),
+    "a copy of a constant": ([node("Constant", "", "a", value_int=1), node("Identity", "a", "k")], "k", False),
+    "an array of the body": ([], "kept", False),
+    "a comparison": ([node("Less", "s s", "k")], "k", True),
+    "a copy of a comparison": ([node("Less", "s s", "a"), node("Identity", "a", "k")], "k", True),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_loop_that_no_condition_ends_has_few_steps(name: str) -> None:
+    nodes, end, ends = ENDS[name]
+    kept = helper.make_tensor("kept", TensorProto.BOOL, [], [True])
+    given = [info("i", (), np.int64), info("c", (), bool), info("s", (2,))]
+    body = helper.make_graph(nodes, "body", given, [info(end, (), bool), info("s", (2,))], [kept])
+    loop, begun = (helper.make_node("Loop", ["n", condition, "x"], ["y"], body=body) for condition in ("", "c0"))
+    for count, outside in ((10, 1), (5, 2)):
+        check_trips(loop, count, outside, 10)
+    for count, outside in ((11, 1), (6, 2)):
+        check_trips(begun, count, outside, 10)
+        if ends:
+            check_trips(loop, count, outside, 10)
+        else:
+            with pytest.raises(InputError, match="a loop of"):
+                check_trips(loop, count, outside, 10)
 
 
 def test_nested_loops_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from superopt.errors import UnsupportedKernel
+from superopt.ir.expr import load
 from superopt.ir.graph import Node, literal, make_input, mk
+from superopt.ir.index import Size, iterator
 from superopt.kernels import schedule
 from superopt.kernels.choose.frozen import hoisted
-from superopt.kernels.emit.bitwise_consistency import agreements
+from superopt.kernels.emit.bitwise_consistency import _walked, agreements
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm import cpu
 from superopt.kernels.loops.evaluate import evaluate
@@ -198,3 +200,26 @@ def test_the_position_is_the_oracles() -> None:
     values = {"x": np.random.default_rng(3).standard_normal((ROWS, COLUMNS)).astype(np.float32)}
     found = build(generate(program), pipeline="none").run(values)["out0"]
     np.testing.assert_array_equal(found, evaluate(largest(softmax()), values, wide=True)["out0"])
+
+
+S, I = iterator("s", 8)
+T, J = iterator("t", 8)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ((I,), (J,), True),
+        ((2 * I, I), (2 * J, J), True),
+        ((2 * I,), (J,), False),
+        ((7 - I,), (J,), False),
+        ((I, I), (J,), False),
+        ((I, 2 * I), (J, J), False),
+        ((I // 2,), (J // 2,), False),
+    ],
+)
+def test_sums_go_through_a_buffer_alike_where_their_iterators_move_it_alike(
+    one: tuple[Size, ...], other: tuple[Size, ...], alike: bool
+) -> None:
+    """What a step of a quotient moves is not known."""
+    assert _walked(load("x", one, "float32"), load("x", other, "float32"), ((S, T),)) == alike

@@ -73,15 +73,16 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "superopt/room/__init__.py": "",
         "superopt/room/a.py": "def checked(n):\n    if n < 0:\n        raise ValueError\n"
         "    if n == 9:\n        return 0\n    return n\n",
-        "tests/room/test_a.py": "from superopt.room.a import checked\n\ndef test_a():\n    assert checked(1) == 1\n"
-        "    assert checked(0) == 0\n",
+        "tests/room/test_a.py": "from pathlib import Path\nfrom superopt.room.a import checked\n\ndef test_a():\n"
+        "    assert checked(1) == 1\n    assert checked(0) == 0\n"
+        "    assert (Path(__file__).parents[2] / 'docs' / 'page.md').exists()\n",
+        "docs/page.md": "",
         "pyproject.toml": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
-    monkeypatch.setattr(mutants, "COPIED", ("superopt", "tests", "pyproject.toml"))
     return tmp_path
 
 

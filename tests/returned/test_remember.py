@@ -13,6 +13,11 @@ import numpy as np
 import pytest
 
 import superopt
+from rewrites.library import load
+from superopt.explore.request import Request
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.machine.budget import Budget
+from superopt.machine.deadline import Deadline
 from superopt.returned import remember
 from superopt.returned.optimized import Optimized
 from superopt.store import Store
@@ -82,3 +87,56 @@ def test_candidates_without_a_timed_original_are_another_run_s(before_ms: Any, f
         speedup=SimpleNamespace(basis=basis),
     )  # fmt: skip
     assert remember._cut_short(report) == (before_ms is None and finalists > 0 and basis == "measured")
+
+
+def test_a_result_is_kept_for_the_question_that_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of the question, changed alone, makes another key; values of arguments are no part of it."""
+    table, wide = (np.linspace(-1, end, 64, dtype=np.float32).reshape(16, 4) for end in (1, 2))
+    request, budget = Request(Deadline(steps=20), rules=()), Budget(None, 20)
+
+    def asked(value: np.ndarray = table, x: np.ndarray = wide) -> Any:
+        return import_function(lambda x: jnp.tanh(x) * jnp.asarray(value), (x,))
+
+    def key(imported: Any = None, budget: Budget = budget, **changes: Any) -> str:
+        return remember.run_key(imported or asked(), replace(request, **changes), budget)
+
+    objective = request.objective
+    keys = [
+        key(),
+        key(asked(table + 1)),
+        key(import_function(lambda x: jnp.sin(x) * jnp.asarray(table), (wide,))),
+        key(budget=Budget(None, 21)),
+        key(budget=Budget(1.0, None)),
+        key(seed=1),
+        key(deterministic=True),
+        key(max_prepared_bytes=1),
+        key(numerics="exact"),
+        key(kernels_by="native"),
+        key(searches=False),
+        key(keeps_plain=True),
+        key(rules=load()[:1]),
+        key(rules=None),
+        key(objective=SimpleNamespace(name="other", version=objective.version)),
+        key(objective=SimpleNamespace(name=objective.name, version="other")),
+        key(own=SimpleNamespace(version="1")),
+        key(own=SimpleNamespace(version="2")),
+    ]
+    for where, name, value in (
+        (remember.digests, "state", lambda: "another prover"),
+        (remember.machine, "environment_key", lambda: "another machine"),
+        (remember, "_FORMAT", remember._FORMAT + 1),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(where, name, value)
+            keys.append(key())
+    assert len(set(keys)) == len(keys)
+    assert key() == keys[0]
+    assert key(asked(x=wide + 1)) == keys[0]
+
+
+def test_a_result_in_doubt_is_marked(result: Optimized, store: Store) -> None:
+    assert not remember.is_in_doubt(None, "key")
+    assert not remember.is_in_doubt(store, "key")
+    for in_doubt in (False, True):
+        remember.remember(store, "key", result, in_doubt=in_doubt)
+        assert remember.is_in_doubt(store, "key") == in_doubt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.errors import InputError, UsageError
-from superopt.returned import remember
+from superopt.certify.kernels import ValidatedCode
+from superopt.errors import FileLimitError, InputError, UsageError
+from superopt.kernels.choose.specs import KernelSpec
+from superopt.returned import remember, revalidate
 from superopt.returned.optimized import Optimized
 from superopt.returned.revalidate import validate_file, validate_optimized
 from superopt.store import Store
@@ -86,6 +89,45 @@ def test_what_is_no_original_is_refused(result: Optimized, path: Path) -> None:
         validate_optimized(result, 3)
     with pytest.raises(InputError, match="there is no file"):
         validate_file(path.with_name("none.superopt"))
+
+
+def test_a_file_that_asks_for_much_more_work_than_its_size_is_not_validated(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revalidate, "_LEAST_ELEMENTS", 0)
+    assert validate_file(path).valid
+    monkeypatch.setattr(revalidate, "_ELEMENTS_OF_BYTE", 1e-3)
+    with pytest.raises(FileLimitError, match="cannot be validated: a round of the validation looks at"):
+        validate_file(path)
+    assert validate_file(path, limited=False).valid
+
+
+KERNEL = (KernelSpec(1, (0,)),)
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "valid"),
+    [
+        ("", ValidatedCode(1), True),
+        ("", ValidatedCode(0, {"too long": 2}), True),
+        ("", ValidatedCode(0, {}, {0: "its code is wrong"}), False),  # type: ignore[dict-item]
+        ("its schedule is wrong", ValidatedCode(1), False),
+    ],
+)
+def test_a_program_is_valid_where_its_kernels_are(
+    cause: str, code: ValidatedCode, valid: bool, result: Optimized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revalidate, "prove_kernels", lambda *_: (1, cause))
+    monkeypatch.setattr(revalidate, "validate_code", lambda *_: code)
+    found = replace(validate_optimized(result), exactness="exact")
+    told = revalidate._with_kernels(found, result.program.hot, KERNEL, None, math.inf)
+    assert (found.valid, told.valid, bool(told.cause)) == (True, valid, not valid)
+    assert told.exactness == "real", "kernels sum in another order"
+    assert told.code == (0 if cause else code.proved)
+    assert told.notes == (("machine code of 2 kernels is not validated: too long",) if code.unknown else ())
+    refused = replace(found, valid=False)
+    assert revalidate._with_kernels(refused, result.program.hot, KERNEL, None, math.inf) is refused
+    assert revalidate._with_kernels(found, result.program.hot, (), None, math.inf) is found
 
 
 def test_results_with_effects_are_not_saved(result: Optimized, tmp_path: Path) -> None:

@@ -131,6 +131,10 @@ def test_plain_forms_are_exact() -> None:
         {"type": "not.imported:Type", "aux": None, "children": []},
         {"type": "collections:OrderedDict", "aux": {"described": "os:system"}, "children": []},
         {"type": "collections:OrderedDict", "aux": {"name": "os:system"}, "children": []},
+        {"type": "collections:OrderedDict", "aux": {"tuple": ["a"], "more": 0}, "children": ["*"]},
+        {"type": "collections:OrderedDict", "aux": {"list": ["a"], "more": 0}, "children": ["*"]},
+        {"type": "collections:OrderedDict", "aux": {"dict": [["a", 0]], "more": 0}, "children": ["*"]},
+        {"type": "collections:OrderedDict", "aux": {"dict": [["a"]]}, "children": ["*"]},
         {"type": "superopt.frontends.jax.boundary:Static", "aux": {"described": "os:system"}, "children": []},
     ],
 )
@@ -140,11 +144,56 @@ def test_names_of_a_file_are_not_followed(data: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", ["x", 3, {"type": 3}, {"type": "a:b", "children": []}, {"dict": [["a", "*"], ["a", "*"]]}]
+    "data",
+    [
+        "x",
+        3,
+        {"type": 3},
+        {"type": "a:b", "children": []},
+        {"type": "a:b", "aux": None, "children": [], "more": 0},
+        {"tuple": [], "list": []},
+        {"list": [], "more": 0},
+        {"dict": [], "more": 0},
+        {"dict": [["a", "*"], ["a", "*"]]},
+        {"dict": [["a", "*"], [1, "*"]]},
+        {"dict": [[True, "*"]]},
+        {"dict": [["a"]]},
+    ],
 )
 def test_what_is_no_structure_is_refused(data: Any) -> None:
     with pytest.raises(InputError):
         Structure(data)
+
+
+def nested(depth: int) -> list[Any]:
+    """So many lists, one within the other."""
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+def test_structures_and_what_nodes_hold_have_limits() -> None:
+    inner: Any = None
+    for _ in range(60):
+        inner = {"tuple": [inner]}
+    with pytest.raises(InputError, match="nested more than"):
+        Structure(inner)
+    for fits, beyond in ((nested(30), nested(31)), ([()] * 9_999, [()] * 10_000)):
+        assert trees._plain(fits)
+        with pytest.raises(InputError, match="holds more than can be described"):
+            trees._plain(beyond)
+
+
+def test_a_structure_is_made_of_the_nodes_that_are_given() -> None:
+    """Functions of equal descriptions may be different objects: results hold those of the call."""
+    x = jnp.zeros(3)
+    one, other = (tree_util.tree_structure(Layer(x, act=scaled(2.0))) for _ in range(2))
+    held = Structure(tree_data(one))
+    assert one != other
+    for _ in range(2):
+        assert held.tree(one) == one
+        assert held.tree(other) == other
 
 
 def scaled(factor: float) -> Callable[[jax.Array], jax.Array]:
@@ -198,6 +247,15 @@ def test_what_nodes_hold_is_told_apart(one: Any, same: Any, other: Any) -> None:
     assert json.loads(json.dumps(first)) == first
 
 
+def told(text: str) -> Any:
+    """An object of which only its text is known."""
+    return type("Told", (), {"__slots__": (), "__repr__": lambda self: text})()
+
+
+class Empty:
+    """An object that holds nothing."""
+
+
 def test_what_cannot_be_told_apart_is_not_written() -> None:
     def recursive(n: int) -> int:
         return n and recursive(n - 1)
@@ -206,9 +264,11 @@ def test_what_cannot_be_told_apart_is_not_written() -> None:
     deep: list[Any] = []
     for _ in range(100):
         deep = [deep]
-    for value in (object(), deep, iter(())):
+    for value in (object(), deep, iter(()), np.array([object()]), told("x" * 1001)):
         with pytest.raises(InputError, match="among the arguments"):
             trees._plain(value)
+    assert trees._plain(told("x" * 1000))["of"] == ["x" * 1000]
+    assert trees._plain(Empty()) == {"described": f"{__name__}:Empty", "of": []}, "it holds nothing"
 
 
 def test_results_of_loaded_programs_are_weakly_typed_as_the_original_s(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewrites.language.direction import directions, reverse
+from rewrites.language.kinds import compares_positions
 from rewrites.language.parse import parse, parse_many
 from rewrites.language.show import equation, rule_key, show
-from rewrites.language.term import Rule
+from rewrites.language.term import Rule, Term, term
 from rewrites.language.texts import distinct
 from rewrites.library import by_name, load
 from superopt.errors import RuleError
@@ -159,3 +160,23 @@ def test_directions_are_computed_with_reasons() -> None:
     assert backward is not None
     assert (backward.lhs, backward.rhs) == (by_name("dot-assoc").rhs, by_name("dot-assoc").lhs)
     assert reverse(by_name("wmax-shifts")) is None
+
+
+NUMBER, POSITION = term("lit", value=("n", 3)), term("iota", over=("i",))
+INDEX, VALUE = term("var", name="I"), term("var", name="X")
+
+
+@pytest.mark.parametrize(
+    ("function", "left", "right", "wanted"),
+    [
+        ("lt", POSITION, NUMBER, True), ("lt", POSITION, POSITION, True), ("eq", INDEX, POSITION, True),
+        ("ge", INDEX, NUMBER, True), ("lt", term("bcast", POSITION), NUMBER, True), ("lt", POSITION, VALUE, False),
+        ("lt", VALUE, NUMBER, False), ("lt", NUMBER, NUMBER, False), ("add", POSITION, NUMBER, False),
+    ],
+)  # fmt: skip
+def test_positions_are_compared_with_each_other_and_with_numbers(
+    function: str, left: Term, right: Term, wanted: bool
+) -> None:
+    kinds = {"I": "int", "X": "float"}
+    assert compares_positions(kinds, term("ew", left, right, f=function, params=())) == wanted
+    assert compares_positions(kinds, term("ew", right, left, f=function, params=())) == wanted

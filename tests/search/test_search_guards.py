@@ -20,7 +20,14 @@ from superopt.search.finalists import Finalist, distance, finalist, kernel_costs
 from superopt.search.meter import Meter
 from superopt.search.moves import Move, every_state, neighbours
 from superopt.search.pricing import UNIT_S
-from superopt.search.search import OWN_OPERATIONS, POOL, SearchSettings, _SearchRun
+from superopt.search.search import (
+    OWN_OPERATIONS,
+    POOL,
+    STEPS_PER_SECOND,
+    SearchSettings,
+    _expected_steps,
+    _SearchRun,
+)
 from superopt.search.snapshot import SHIFT, Selection, Snapshot
 from superopt.search.starts import LocalCosts, dynamic, greedy
 from superopt.search.state import RULE, Problem, State
@@ -168,6 +175,26 @@ def test_all_states_are_not_looked_at_beyond_the_time() -> None:
     while not over.is_late:
         pass
     assert every_state(State(made.problem), 300, over)[1] is False
+
+
+def test_all_states_are_as_many_as_are_asked_for_at_most() -> None:
+    start = State(run().problem)
+    count = len(every_state(start, 300)[0])
+    before = snapshot_of(start)
+    for most in (count, count - 1):
+        states, complete = every_state(start, most)
+        assert (len(states), complete) == (most, most == count)
+        assert snapshot_of(start) == before
+
+
+def test_a_search_expects_the_steps_of_its_time_unless_fewer_are_allowed() -> None:
+    for deadline, steps in (
+        (Deadline(steps=50), 50),
+        (Deadline.within(1.0), STEPS_PER_SECOND),
+        (Deadline.within(1.0, 50), 50),
+        (Deadline.within(1.0, 10 * STEPS_PER_SECOND), STEPS_PER_SECOND),
+    ):
+        assert _expected_steps(Meter(deadline)) == pytest.approx(steps, rel=0.1)
 
 
 def other_states(made: _SearchRun) -> list[State]:

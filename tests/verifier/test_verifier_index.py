@@ -128,6 +128,15 @@ def test_quotient_and_remainder_are_solved_together():
     assert weight.guard == c.conj([c.ge(a, 0), c.lt(a, var("n") * var("q"))])
 
 
+@pytest.mark.parametrize("size", [var("q"), const(3)], ids=str)
+def test_an_even_quotient_says_what_is_divided(size: Poly) -> None:
+    ctx = Context(dims={"q"})
+    ctx.premises.append(c.ge(var("q"), 1))
+    a, v, other = var("a"), var("v"), c.ge(var("w"), 1)
+    m = Monomial(guards=(other, c.eq(a // size, v), c.eq(a % size, 0)), binders=(), atoms=(Atom("X", (a,)),))
+    assert eliminate(ctx, m, [a], (), exists=False).guard == c.conj([other, c.eq(a, v * size)])
+
+
 def test_sizes_that_are_all_one_number_may_make_a_divisor_zero() -> None:
     ctx = Context(dims={"n", "m"})
     ctx.premises += [c.ge(divide(var("n"), var("n") - var("m"))[0], 1), c.ge(var("n") - var("m"), 1)]
