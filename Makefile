@@ -1,7 +1,8 @@
 # make demo: optimise real networks and show what was gained.  make test: the whole test suite.  make docs: the site.
 PYTHON ?= python3
 BIN := .venv/bin
-XDIST ?= auto
+# one more than there are cores: tests wait a third of their time for processes
+XDIST ?= $(shell expr $$(nproc) + 1)
 export PYTHONDONTWRITEBYTECODE =  # or every process of the tests compiles the modules again
 
 .PHONY: demo test slow venv lint types layers docs mutants check clean
