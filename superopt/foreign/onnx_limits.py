@@ -69,12 +69,15 @@ _LoopRun.__name__ = "Loop"  # by which the evaluator knows it
 
 
 class _NonMaxSuppression(op_non_max_suppression.NonMaxSuppression):
-    """`NonMaxSuppression` whose limits are numbers or lists of one number, as ONNX Runtime accepts them."""
+    """`NonMaxSuppression` whose limits are numbers, lists of one number, or left out, as ONNX Runtime accepts them."""
 
     op_domain = ""
+    _unless_given = (np.zeros(1, np.int64), np.zeros(1, np.float32), None)  # boxes of a class, overlap, score
 
     def _run(self, boxes: Any, scores: Any, *limits: Any, **attributes: Any) -> Any:
-        return super()._run(boxes, scores, *[x if x is None else np.reshape(x, -1) for x in limits], **attributes)
+        given = (*limits, None, None, None)
+        every = [y if x is None else np.reshape(x, -1) for x, y in zip(given, self._unless_given, strict=False)]
+        return super()._run(boxes, scores, *every, **attributes)
 
 
 _NonMaxSuppression.__name__ = "NonMaxSuppression"

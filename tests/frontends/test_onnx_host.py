@@ -229,6 +229,38 @@ def test_conditions_around_host_values() -> None:
     agrees(model(nodes, [info("x", X.shape)], [info("y", (), np.int64)], {"zero": np.float32(0)}), X)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("summed", [False, True])
+def test_branches_whose_results_have_other_shapes(sign: int, summed: bool) -> None:
+    then = helper.make_graph([node("Relu", "x", "t")], "then", [], [info("t", X.shape)])
+    other = helper.make_graph([node("Concat", "x x", "e", axis=0)], "else", [], [info("e", (8, 5))])
+    branch = helper.make_node("If", ["c"], ["b"], then_branch=then, else_branch=other)
+    nodes = [node("ReduceSum", "x", "m", keepdims=0), node("Greater", "m zero", "c"), branch]
+    nodes.append(node("ReduceSum", "b", "y", keepdims=0) if summed else node("Neg", "b", "y"))
+    output = info("y", () if summed else (None, 5))
+    agrees(model(nodes, [info("x", X.shape)], [output], {"zero": np.float32(0)}), sign * np.abs(X))
+
+
+def test_loops_whose_state_grows_by_a_number_of_steps_that_is_not_known() -> None:
+    inputs = [info("i", (), np.int64), info("c", (), np.bool_), info("s", (None,))]
+    outputs = [info("d", (), np.bool_), info("t", (None,))]
+    body = helper.make_graph([node("Identity", "c", "d"), node("Concat", "s v", "t", axis=0)], "body", inputs, outputs)
+    nodes = [node("Neg", "v", "first"), node("Loop", "n - first", "y", body=body)]
+    grown = model(nodes, [info("n", (), np.int64), info("v", (2,))], [info("y", (None,))])
+    v = np.array([1.0, 2.0], np.float32)
+    for steps in (0, 3):
+        (y,) = load_model(grown)(np.array(steps), v)
+        np.testing.assert_array_equal(y, [-1.0, -2.0, *(steps * [1.0, 2.0])])
+
+
+def test_boxes_that_are_sampled_as_finely_as_they_are_large() -> None:
+    image = np.arange(72, dtype=np.float32).reshape(1, 2, 6, 6)
+    boxes = np.array([[0, 0, 4, 4], [1, 1, 5.5, 3]], np.float32)
+    inputs = [info("x", image.shape), info("r", boxes.shape), info("b", (2,), np.int64)]
+    align = node("RoiAlign", "x r b", "a", output_height=2, output_width=3)
+    agrees(model([align, node("Neg", "a", "y")], inputs, [info("y", (2, 2, 2, 3))]), image, boxes, np.array([0, 0]))
+
+
 def acme(**attrs: Any) -> onnx.ModelProto:
     """An operator of another maker."""
     own = helper.make_node("Foo", ["x"], ["h"], domain="com.acme", **attrs)

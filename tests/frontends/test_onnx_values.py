@@ -190,6 +190,24 @@ def test_attributes_out_of_range(name: str) -> None:
         value(op, x, stored=stored, **attrs)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_limits_that_are_left_out_are_the_ends_of_the_range(dtype: Any) -> None:
+    x = np.array([np.inf, -np.inf, 1.0, np.nan], dtype)
+    one = model([node("Clip", "x", "y", min=-1.0)], [info("x", (4,), dtype)], [info("y", (4,), dtype)], opset=7)
+    largest = dtype(min(np.finfo(dtype).max, np.finfo(np.float32).max))
+    np.testing.assert_array_equal(np.asarray(load_model(one)(x)[0]), np.array([largest, -1.0, 1.0, np.nan], dtype))
+
+
+def test_dynamic_quantisation_of_nothing() -> None:
+    y, scale, zero = run_model(dynamic((0, 3)), {"x": np.zeros((0, 3), np.float32)})[1]
+    assert (y.shape, float(scale), int(zero)) == ((0, 3), 1.0, 0)
+
+
+def dynamic(shape: tuple[int, ...]) -> onnx.ModelProto:
+    outputs = [info("y", shape, np.uint8), info("s", ()), info("z", (), np.uint8)]
+    return model([node("DynamicQuantizeLinear", "x", "y s z")], [info("x", shape)], outputs)
+
+
 def test_the_suite_of_types_compares() -> None:
     rows = [check(case, False) for case in typed_cases(["Abs-int8", "Shrink-uint8"])]
     assert {r.status for r in rows} == {"ok"}
@@ -296,6 +314,18 @@ def test_limits_of_boxes_are_numbers_or_lists_of_one(shape: Any) -> None:
     inputs = [info("b", boxes.shape), info("s", scores.shape)]
     one = model([node("NonMaxSuppression", "b s m i t", "y")], inputs, [info("y", (None, 3), np.int64)], limits)
     assert np.asarray(load_model(one)(boxes, scores)[0]).tolist() == [[0, 0, 0], [0, 0, 2]]
+
+
+@pytest.mark.parametrize(("given", "chosen"), [("", 0), ("m", 2), ("m - t", 1), ("m i", 3)])
+def test_limits_of_boxes_may_be_left_out(given: str, chosen: int) -> None:
+    """As ONNX Runtime has it: no box without their number, none that overlap, those of any score."""
+    boxes = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
+    scores = np.array([[[0.9, 0.75, -0.6]]], np.float32)
+    limits = {"m": np.array(3), "i": np.array(0.9, np.float32), "t": np.array(0.1, np.float32)}
+    inputs = [info("b", boxes.shape), info("s", scores.shape)]
+    stored = {name: x for name, x in limits.items() if name in given}
+    one = model([node("NonMaxSuppression", f"b s {given}", "y")], inputs, [info("y", (None, 3), np.int64)], stored)
+    assert len(load_model(one)(boxes, scores)[0]) == chosen
 
 
 @pytest.mark.parametrize("kinds", [(np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)])

@@ -10,7 +10,8 @@ A body is converted once, whatever the number of its steps; steps are bounded, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -52,6 +53,18 @@ def _holds_sequences(body: onnx.GraphProto) -> bool:
     return bool(kinds & {"sequence_type", "optional_type"})
 
 
+@contextmanager
+def _of_one_type() -> Iterator[None]:
+    """Leave control flow to the host where its values have another type on each branch or step.
+
+    Bodies raise typed errors; a TypeError is JAX's own, of results that do not fit each other.
+    """
+    try:
+        yield
+    except TypeError as error:
+        raise HostValueError("values of control flow whose types are not known at conversion") from error
+
+
 @op("If", sized=True)
 def _if(call: Call, condition: Any) -> Any:
     then, other = call.attrs["then_branch"], call.attrs["else_branch"]
@@ -60,12 +73,12 @@ def _if(call: Call, condition: Any) -> Any:
         return tuple(run_subgraph(then if bool(known.ravel()[0]) else other, call.scope))
     if _holds_sequences(then):
         call.static(condition, "the condition of an If that gives a sequence")
-    results = lax.cond(
-        condition.reshape(()),
-        lambda: tuple(_live(run_subgraph(then, call.scope))),
-        lambda: tuple(_live(run_subgraph(other, call.scope))),
-    )
-    return tuple(results)
+    with _of_one_type():
+        return lax.cond(
+            condition.reshape(()),
+            lambda: tuple(_live(run_subgraph(then, call.scope))),
+            lambda: tuple(_live(run_subgraph(other, call.scope))),
+        )
 
 
 @op("Loop", sized=True)
@@ -185,7 +198,8 @@ def _while(
     def more(state: Any) -> Any:
         return (state[0] < limit) & state[1]
 
-    return lax.while_loop(more, step, (jnp.zeros((), np.int64), go, tuple(_live(carried))))[2]
+    with _of_one_type():
+        return lax.while_loop(more, step, (jnp.zeros((), np.int64), go, tuple(_live(carried))))[2]
 
 
 def _draws(body: onnx.GraphProto) -> bool:

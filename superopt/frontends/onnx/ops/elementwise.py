@@ -220,12 +220,10 @@ def _where(call: Call, condition: Any, a: Any, b: Any) -> Any:
 @op("Clip", fold=True)
 def _clip(call: Call, x: Any, low: Any = None, high: Any = None) -> Any:
     if call.since < 11:
-        low = np.asarray(call.attrs["min"], x.dtype) if "min" in call.attrs else None
-        high = np.asarray(call.attrs["max"], x.dtype) if "max" in call.attrs else None
         lowest, highest = finfo_range(np.dtype(x.dtype))
-        # the defaults of opset 6 are the ends of the range, and infinities stay
-        low = None if low is not None and float(low) <= lowest else low
-        high = None if high is not None and float(high) >= highest else high
+        # their defaults are the ends of float32, to which infinities are clipped
+        low = np.asarray(max(call.attrs["min"], lowest), x.dtype)
+        high = np.asarray(min(call.attrs["max"], highest), x.dtype)
     if low is not None:
         x = call.xp.maximum(x, low.reshape(()))
     return x if high is None else call.xp.minimum(x, high.reshape(()))

@@ -151,7 +151,7 @@ def _dynamic_quantize(call: Call, x: Any) -> Any:
 def dynamic_range(x: Any) -> tuple[Any, Any, Any]:
     """A tensor as unsigned bytes over its own range with 0: values, scale and zero point."""
     zero_f = np.float32(0)
-    low, high = jnp.minimum(jnp.min(x), zero_f), jnp.maximum(jnp.max(x), zero_f)
+    low, high = jnp.min(x, initial=zero_f), jnp.max(x, initial=zero_f)
     scale = divided(high - low, np.float32(255))
     scale = jnp.where(scale == 0, np.float32(1), scale)
     zero = jnp.clip(lax.round(divided(-low, scale), lax.RoundingMethod.TO_NEAREST_EVEN), zero_f, np.float32(255))

@@ -13,6 +13,7 @@ from jax import lax
 
 from superopt.errors import InputError
 from superopt.frontends.onnx.eval import Call, bounded, op
+from superopt.frontends.onnx.host import HostValueError
 from superopt.frontends.onnx.ops.activations import like
 from superopt.frontends.onnx.ops.conv import add_bias, window_pads
 
@@ -111,7 +112,7 @@ def _roi_align(call: Call, x: Any, rois: Any, batch: Any) -> Any:
     attrs = call.attrs
     height, width, ratio = attrs["output_height"], attrs["output_width"], attrs["sampling_ratio"]
     if ratio <= 0:
-        raise InputError("RoiAlign with an adaptive sampling ratio is not supported")
+        raise HostValueError("RoiAlign with an adaptive sampling ratio takes as many samples as boxes are large")
     for cells in (height, width):
         bounded(cells * ratio, 2**16, "a grid")
     shift = 0.5 if attrs.get("coordinate_transformation_mode", "output_half_pixel") == "half_pixel" else 0.0
