@@ -13,17 +13,27 @@ from jax._src.api import jit as jax_jit  # `jax.jit` may be replaced before this
 
 from superopt.machine import background
 
-__all__ = ["SETTINGS", "jax_jit"]
+__all__ = ["SETTINGS", "jax_jit", "user_contexts"]
 
 SETTINGS = (
     "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion",
-    "jax_threefry_partitionable", "jax_default_prng_impl",
+    "jax_threefry_partitionable", "jax_default_prng_impl", "jax_random_seed_offset", "jax_explicit_x64_dtypes",
+    "jax_check_static_indices", "jax_debug_key_reuse", "jax_allow_f16_reductions",
 )  # fmt: skip
 """Settings that change the results or refusals of a function."""
 _CARRIED = (
     *SETTINGS, "jax_debug_nans", "jax_debug_infs", "jax_default_device", "jax_transfer_guard_host_to_device",
     "jax_transfer_guard_device_to_device", "jax_transfer_guard_device_to_host",
 )  # fmt: skip
+
+
+def user_contexts() -> tuple[Any, ...]:
+    """Return the values of the contexts that users made (`jax.make_user_context`), which functions may read."""
+    try:
+        names = config.trace_context_names()
+    except NotImplementedError:  # by an older jaxlib
+        return ()
+    return tuple([x for name, x in zip(names, config.trace_context(), strict=True) if name == "user_context"])
 
 
 def _taken_along() -> Callable[[], None]:

@@ -429,6 +429,12 @@ def test_frozen_arguments_are_positions_or_names() -> None:
             superopt.optimize(lambda w, a: a @ w, X, X, frozen=frozen, **FAST)
 
 
+def test_frozen_zeros_of_both_signs_are_two_values() -> None:
+    fast = superopt.optimize(lambda w, x: x * (1.0 / w), 0.0, X + 1.0, frozen=0, **FAST)
+    for w in (0.0, -0.0, 0.0):
+        assert (np.asarray(fast(w, X + 1.0)) == np.copysign(np.inf, w)).all()
+
+
 def test_settings_under_which_jax_refuses_are_heeded() -> None:
     def fn(a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.tanh(a) * b
@@ -441,6 +447,36 @@ def test_settings_under_which_jax_refuses_are_heeded() -> None:
         called(X, narrow)
     with jax.numpy_rank_promotion("raise"), pytest.raises(ValueError, match="rank_promotion"):
         called(X, narrow[0])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "fn"),
+    [
+        ("jax_random_seed_offset", 7, lambda x: twice_mixed(x) + jax.random.uniform(jax.random.key(0))),
+        ("jax_explicit_x64_dtypes", "allow", lambda x: twice_mixed(x) + jnp.ones(8, "float64")),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_settings_that_change_results_are_heeded(setting: str, value: Any, fn: Any) -> None:
+    ours, theirs, before = superopt.jit(fn, **FAST), jax.jit(fn), getattr(jax.config, setting)
+    first = ours(X)
+    same(first, theirs(X))
+    try:
+        jax.config.update(setting, value)
+        changed = ours(X)
+        same(changed, theirs(X))
+    finally:
+        jax.config.update(setting, before)
+    assert changed.dtype != first.dtype or (changed != first).any()
+    same(ours(X), first)
+
+
+def test_contexts_of_users_are_heeded() -> None:
+    scale = jax.make_user_context(default_value=1.0)
+    called = superopt.jit(lambda x: twice_mixed(x) * scale.value, **FAST)
+    for factor in (1.0, 3.0, 1.0):
+        with scale(factor):
+            np.testing.assert_allclose(called(X), factor * twice_mixed(X), rtol=1e-4, atol=1e-5)
 
 
 def test_functions_without_search() -> None:

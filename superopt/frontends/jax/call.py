@@ -482,4 +482,5 @@ def _picker(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...
 
 
 def _same(a: Any, b: Any) -> bool:
-    return a is b or (isinstance(a, bool | int | float) and type(a) is type(b) and a == b)
+    number = isinstance(a, bool | int | float) and type(a) is type(b)
+    return a is b or (number and repr(a) == repr(b))  # of 0.0 and -0.0, which are equal, quotients are not

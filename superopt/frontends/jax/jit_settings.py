@@ -15,7 +15,7 @@ import jax
 from jax import tree_util
 
 from superopt.errors import ArgumentError
-from superopt.machine.jitting import SETTINGS
+from superopt.machine.jitting import SETTINGS, user_contexts
 
 
 @tree_util.register_static
@@ -119,7 +119,7 @@ def is_jitted(fn: Callable[..., Any]) -> bool:
 
 def settings_of_jax() -> tuple[Any, ...]:
     """The settings of JAX, now and in this thread, that change the results or refusals of a function."""
-    return tuple([getattr(jax.config, name) for name in SETTINGS])
+    return (*[getattr(jax.config, name) for name in SETTINGS], *user_contexts())
 
 
 def is_jit_disabled() -> bool:
