@@ -19,8 +19,10 @@ from superopt.certify.kernels import (
     too_large,
     validate_code,
 )
+from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.specs import KernelSpec
+from superopt.machine.fallback import in_one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,20 @@ def take_kernels(hot: Graph, chosen: Sequence[KernelSpec], live: int, *, called:
     Raises:
         InputError: the kernels do not fit the program.
     """
+    try:
+        return _judged(hot, chosen, live, called=called)
+    except InputError:
+        raise
+    except Exception as error:  # whatever it is: XLA computes the program without kernels
+        return TakenKernels((), ValidatedCode(), left_out(chosen, error), False)
+
+
+def left_out(chosen: Sequence[KernelSpec], error: Exception) -> dict[str, str]:
+    """Return why no kernel of a program is in use, where an error came before anything is known of one of them."""
+    return {_name(kernel): f"it cannot be made or judged here: {in_one_line(error)}" for kernel in chosen}
+
+
+def _judged(hot: Graph, chosen: Sequence[KernelSpec], live: int, *, called: bool) -> TakenKernels:
     late = {} if called else too_large(hot, chosen, live)
     asked = [i for i in range(len(chosen)) if i not in late]
     code = validate_code(hot, [chosen[i] for i in asked], math.inf if called else MOST_SECONDS, MOST_ELEMENTS)
@@ -61,5 +77,9 @@ def take_kernels(hot: Graph, chosen: Sequence[KernelSpec], live: int, *, called:
     left |= {run[j]: why for j, why in disagreeing(hot, [chosen[i] for i in run]).items()}
     kernels = tuple([chosen[i] for i in run if i not in left])
     left |= {i: f"it is compared with XLA's values at the first call: {why}" for i, why in late.items()}
-    told = {f"kernel of value {chosen[i].root}": why for i, why in sorted(left.items())}
+    told = {_name(chosen[i]): why for i, why in sorted(left.items())}
     return TakenKernels(kernels, code, told, bool(late))
+
+
+def _name(kernel: KernelSpec) -> str:
+    return f"kernel of value {kernel.root}"

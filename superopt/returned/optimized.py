@@ -26,7 +26,7 @@ from superopt.backends import mixed
 from superopt.backends.options import jit_with
 from superopt.backends.xla import XlaExecutable, build, to_jax
 from superopt.certify.kernels import ValidatedCode
-from superopt.certify.taking import take_kernels
+from superopt.certify.taking import left_out, take_kernels
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
 from superopt.files.trees import STATIC, bound, held_back, misfit, places_of, read_tree, tree_data
@@ -354,7 +354,13 @@ class Loaded(Unique):
     def _build(self) -> None:
         """Build the program with the kernels in use, and the function that calls it."""
         program = original_program(self.graph)
-        self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
+        try:
+            self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
+        except InputError:
+            raise
+        except Exception as error:  # whatever it is: XLA computes the program without kernels
+            self._left, self.kernels = {**self._left, **left_out(self.kernels, error)}, ()
+            self._executable = build(program, self.prepared, options=self._options)
         slow = self._underived if self._own_derivatives else self._plain if self.kernels else None
         self._run = self._hot if slow is None else with_derivative(self._hot, slow)
         self.direct, self._call, self._usual = None, self._general, None

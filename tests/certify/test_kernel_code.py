@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 import superopt
 from superopt.backends import made, native
 from superopt.backends.native import Native
+from superopt.certify import taking
 from superopt.certify.kernels import ValidatedCode, code_s, validate_code
 from superopt.files.seals import sealed
 from superopt.frontends.jax.jaxpr import import_function
@@ -26,6 +28,7 @@ from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.specs import KernelSpec, specs_of
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import supported
+from superopt.lab.bench.faults.results import failing
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import fingerprint, own
 from superopt.machine.fallback import StageWarning
@@ -224,6 +227,33 @@ def test_the_code_of_what_is_loaded_is_looked_up_and_what_is_wrong_left_to_xla(
     (why,) = loaded.refused.values()
     assert why.endswith("is wrong: why")
     np.testing.assert_allclose(loaded(W, X), network(W, X), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["superopt.certify.kernels:validate_code", "superopt.certify.kernels:disagreeing", "superopt.backends.mixed:mixed"],
+)
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_loaded_program_is_not_lost_with_its_kernels(
+    target: str, waits: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither where they fail while it is loaded, nor at the first call that they wait for."""
+    path = optimized().save(tmp_path / "p.superopt")
+    met: list[str] = []
+    with ExitStack() as stack:
+        if waits:
+            monkeypatch.setattr(Native, "recorded", lambda *_: None)
+            monkeypatch.setattr(taking, "MOST_SECONDS", 0.0)
+            loaded = superopt.load(path)
+            assert not loaded.kernels
+        stack.enter_context(failing(target, lambda: OSError(28, "No space left on device"), met))
+        if not waits:
+            loaded = superopt.load(path)
+        np.testing.assert_allclose(loaded(W, X), network(W, X), rtol=1e-5, atol=1e-6)
+    assert met
+    assert loaded.kernels == ()
+    assert all("No space left" in why for why in loaded.refused.values())
+    assert len(loaded.refused) == 2
 
 
 def test_a_check_that_is_interrupted_waits_for_no_validation(monkeypatch: pytest.MonkeyPatch) -> None:
