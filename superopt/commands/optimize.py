@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -74,10 +75,10 @@ def optimize(
     with watching(progress(as_json), as_json) as say:
         result = optimize_target(target, dims=parse_dims(dims), store=not no_store, progress=say, **options)
     report = result.report = replace(result.report, command=command_text(_APART))
-    if report_path:
-        write(report_path, report.save)
-    if out:
-        write(out, result.save)
+    with ExitStack() as files:  # a file that cannot be written loses no other one
+        for path, save in ((out, result.save), (report_path, report.save)):
+            if path:
+                files.callback(write, path, save)
     if as_json:
         emit(report.to_json())
     else:

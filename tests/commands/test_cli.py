@@ -121,7 +121,12 @@ def test_a_program_that_is_no_python_is_told_so(capsys, tmp_path) -> None:
     assert "SyntaxError: invalid syntax (program.py, line 1)" in err
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that cannot be written is a device of Linux")
+full_device = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="a file that cannot be written is a device of Linux"
+)
+
+
+@full_device
 @pytest.mark.parametrize(
     ("option", "ending", "cause"),
     [("--report", "html", "No space left on device"), ("--out", "superopt", "not a regular file")],
@@ -135,6 +140,19 @@ def test_a_file_that_cannot_be_written_is_told_so(capsys, program, tmp_path, opt
     assert f"cannot write {full}: {cause}" in err
     assert full.is_symlink()
     assert json.loads(out)["error"]["code"] == "SO100"
+
+
+@full_device
+@pytest.mark.parametrize("kinds", [("report.json", "out.superopt"), ("out.superopt", "report.json")])
+def test_a_file_that_cannot_be_written_loses_no_other_one(capsys, program, tmp_path, kinds) -> None:
+    lost, written = (tmp_path / name for name in kinds)
+    lost.symlink_to("/dev/full")
+    files = [word for path in (lost, written) for word in (f"--{path.stem}", str(path))]
+    options = ("--budget", "20steps", "--deterministic", "--no-store", *files)
+    status, _, err = run(capsys, "optimize", f"{program}:make", *options)
+    assert status == 1
+    assert f"cannot write {lost}" in err
+    assert written.stat().st_size > 0
 
 
 def test_warnings_are_one_line(capsys, program, tmp_path, monkeypatch) -> None:
