@@ -11,7 +11,7 @@ import contextlib
 import re
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,23 +42,28 @@ class Fallback:
     def around(
         self, stage: str, work: Callable[[], T], otherwise: D, *, let: tuple[type[BaseException], ...] = ()
     ) -> T | D:
-        """Return the result of a stage; `otherwise` where it fails or is interrupted.
+        """Return the result of a stage; `otherwise` where it fails or is interrupted (see `kept`)."""
+        with self.kept(stage, let=let):
+            return work()
+        return otherwise
+
+    @contextlib.contextmanager
+    def kept(self, stage: str, *, let: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+        """Go on behind the block of a stage where it fails or is interrupted.
 
         Errors of the classes `let` pass, and those that say that the program itself cannot be run: there is nothing to
         return then.
         """
         try:
-            return work()
+            yield
         except (ProgramError, *let):
             raise
         except KeyboardInterrupt:
             self.interrupted = True
             self.lost[stage] = "was interrupted"
-            return otherwise
         except Exception as error:  # whatever it is: the program must not be lost with it
             self.lost[stage] = f"failed: {in_one_line(error)}{_place(error)}"
-            warned(self.sentence(stage), StageWarning, stacklevel=4)
-            return otherwise
+            warned(self.sentence(stage), StageWarning, stacklevel=6)
 
     def sentence(self, stage: str) -> str:
         """Return a sentence on the failure of a stage, for a note of the report."""

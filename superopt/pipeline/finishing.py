@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
-from superopt.backends.xla import XlaExecutable
+from superopt.backends.xla import XlaExecutable, build
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.evidence import Measurement
 from superopt.candidates.ledger import Chosen, Rejected
@@ -15,9 +15,11 @@ from superopt.contest.checks import OriginalLostError, of_the_program
 from superopt.contest.choices import original_after_failure
 from superopt.explain.summary import make_report
 from superopt.explore.trace import make_plan
+from superopt.frontends.jax.jaxpr import Imported
 from superopt.machine.background import BackgroundCall
+from superopt.machine.fallback import Fallback
 from superopt.pipeline.beside import peers_of
-from superopt.pipeline.session import Session
+from superopt.pipeline.session import Clock, Session
 from superopt.pipeline.state import RunState
 from superopt.report.data import NativeKernel, PeerTiming, Report
 from superopt.report.verdicts import unproved, verdict
@@ -91,12 +93,31 @@ def _report(session: Session, state: RunState, choice: Chosen, name: str) -> Rep
             name, session.imported, state.found, session.ledger, state.proved, session.request, session.fallback, rows
         )
 
-    told = verdict(choice.candidate, choice.why)
-    least = Report(
-        program=name, verdict=told, measured=Measurement(speedup=choice.measured.speedup),
-        original_returned=choice.returns_original,
+    return session.fallback.around("the report", report, _least_report(choice, name))
+
+
+def _least_report(choice: Chosen, name: str) -> Report:
+    """The report that says what is returned, and why."""
+    return Report(
+        program=name, verdict=verdict(choice.candidate, choice.why),
+        measured=Measurement(speedup=choice.measured.speedup), original_returned=choice.returns_original,
     )  # fmt: skip
-    return session.fallback.around("the report", report, least)
+
+
+def original_alone(imported: Imported, fallback: Fallback, clock: Clock, name: str) -> Optimized:
+    """The original with the least report, where the optimisation itself could not be set up, or failed.
+
+    Raises:
+        ProgramError: it cannot be built.
+    """
+    choice = original_after_failure(imported, fallback)
+    program = choice.candidate.program
+    with of_the_program():
+        executable = build(program, imported.frozen_values)
+    report = replace(
+        _least_report(choice, name), stages=tuple(clock.stages), lost=dict(fallback.lost), notes=fallback.notes
+    )
+    return Optimized(imported, program, executable, report)
 
 
 def _beside(session: Session, executable: XlaExecutable) -> tuple[PeerTiming, ...]:

@@ -34,7 +34,7 @@ from superopt.candidates.ledger import ChoiceReason, RunLedger, Why
 from superopt.certify.library import given_rules
 from superopt.contest.checks import OriginalRuns
 from superopt.contest.choices import original_returned
-from superopt.errors import ArgumentError, InputError, UsageError
+from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError
 from superopt.explore.request import Request
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
@@ -43,7 +43,7 @@ from superopt.machine.background import BackgroundCall
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import Deadline
 from superopt.machine.extras import need
-from superopt.machine.fallback import Fallback
+from superopt.machine.fallback import Fallback, StageWarning, in_one_line, warned
 from superopt.machine.interrupts import heard
 from superopt.machine.switches import keeps_plain
 from superopt.make.plain import KernelMaker
@@ -51,7 +51,7 @@ from superopt.make.trials import TrialPool
 from superopt.measure.kernels import XLA
 from superopt.pipeline.again import timed_again
 from superopt.pipeline.beside import kept_for_peers
-from superopt.pipeline.finishing import finished
+from superopt.pipeline.finishing import finished, original_alone
 from superopt.pipeline.session import FIRST, Clock, Progress, Session
 from superopt.pipeline.stages import chosen
 from superopt.pipeline.state import RunState
@@ -61,8 +61,9 @@ from superopt.returned.remember import is_in_doubt, recall, run_key
 from superopt.store import Store
 from superopt.workshop import forks
 from superopt.workshop.cluster import executor_at
+from superopt.workshop.job import JobWorker
 from superopt.workshop.process import ONE_KERNEL
-from superopt.workshop.scheduler import sole_worker
+from superopt.workshop.scheduler import Executor, sole_worker
 from verifier.verdict import EXACTNESS
 
 if TYPE_CHECKING:
@@ -172,85 +173,88 @@ def optimize(
     deadline = limits.deadline(clock.begin_s)
     fallback, ledger = Fallback(), RunLedger(seed)
     clock.watched(ledger, deadline)
-    if not (deterministic and search):
-        forks.load()  # while this process imports the program
+    if not (deterministic and search):  # while this process imports the program
+        fallback.around("the process that forks workers", forks.load, None, let=FIRST)
     with heard(), jax.transfer_guard("allow"), ExitStack() as stack:  # transfers here are none of the user's
         shelf = stack.enter_context(Shelf())
         with clock.stage("import"):
-            imported, name = _import(fn, args, kwargs, frozen, dims, seed, shelf, data_root)
-        if any(isinstance(x, jax.ShapeDtypeStruct) for x in imported.examples):
-            imported = _with_examples(imported, seed)
+            asked, name = _import(fn, args, kwargs, frozen, dims, seed, shelf, data_root)
+        if any(isinstance(x, jax.ShapeDtypeStruct) for x in asked.examples):
+            asked = _with_examples(asked, seed)
         command = _command(
             name, frozen=frozen, dims=dims, budget=budget, seed=seed, deterministic=deterministic, numerics=numerics,
             kernels=kernels, search=search,
         )  # fmt: skip
-        archive = fallback.around("the store", lambda: _open_store(store), None, let=FIRST)
-        if archive is not None:
-            stack.callback(fallback.around, "the end of the store", archive.close, None)
-        with clock.stage("model"):
-            request = Request(
-                deadline, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
-                max_prepared_bytes=max_prepared_bytes, kernels_by="" if backend is None else backend.name,
-                keeps_plain=keeps_plain(),
-            )  # fmt: skip
-            own = None
-            if backend is not None and limits.suffices_for_kernels and objective is None:
-                own = fallback.around("the model of kernels of our own", lambda: _priced(backend), None, let=FIRST)
-            objective = objective or fallback.around(
-                "the performance model", lambda: card_model() or load_objective(archive, progress=clock.say),
-                request.objective,
+        with fallback.kept("the optimisation", let=(SuperoptError, *FIRST)):
+            archive = fallback.around("the store", lambda: _open_store(store), None, let=FIRST)
+            if archive is not None:
+                stack.callback(fallback.around, "the end of the store", archive.close, None)
+            with clock.stage("model"):
+                request = Request(
+                    deadline, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
+                    max_prepared_bytes=max_prepared_bytes, kernels_by="" if backend is None else backend.name,
+                    keeps_plain=keeps_plain(),
+                )  # fmt: skip
+                own = None
+                if backend is not None and limits.suffices_for_kernels and objective is None:
+                    own = fallback.around("the model of kernels of our own", lambda: _priced(backend), None, let=FIRST)
+                objective = objective or fallback.around(
+                    "the performance model", lambda: card_model() or load_objective(archive, progress=clock.say),
+                    request.objective,
+                    let=FIRST,
+                )  # fmt: skip
+                request = replace(request, objective=objective, own=own)
+            key = fallback.around(
+                "the key of the call in the store", lambda: run_key(asked, request, limits), "", let=FIRST
+            )
+            known = fallback.around(
+                "an answer from the store", lambda: _recalled(archive, key, asked, deadline), None, let=FIRST
+            )
+            in_doubt = known is not None and fallback.around(
+                "the mark of an answer", lambda: is_in_doubt(archive, key), False, let=FIRST
+            )
+            if known is not None and not in_doubt:
+                clock.say("answered from the store")
+                return _told(known, program=name, command=command)
+            imported = fallback.around("the file of the weights", lambda: shelf.imported(asked), asked)
+            executor = stack.enter_context(executor_at(workers))
+            processes = fallback.around("the processes", lambda: _processes(executor, backend), None, let=(InputError,))
+            if processes is None or fallback.interrupted:
+                return _told(original_alone(asked, fallback, clock, name), command=command)
+            worker, second, kernels_alone, pool = processes
+            for process in (worker, second, kernels_alone):
+                stack.callback(fallback.around, "the end of processes", process.end, None)
+            stack.callback(fallback.around, "the end of processes", pool.close, None)
+            maker = fallback.around(
+                "the maker of kernels",
+                lambda: KernelMaker(
+                    pool, archive, max_prepared_bytes, clock.say, _prices(request, imported), executor
+                ),
+                None,
                 let=FIRST,
             )  # fmt: skip
-            request = replace(request, objective=objective, own=own)
-        key = fallback.around(
-            "the key of the call in the store", lambda: run_key(imported, request, limits), "", let=FIRST
-        )
-        known = fallback.around(
-            "an answer from the store", lambda: _recalled(archive, key, imported, deadline), None, let=FIRST
-        )
-        in_doubt = known is not None and fallback.around(
-            "the mark of an answer", lambda: is_in_doubt(archive, key), False, let=FIRST
-        )
-        if known is not None and not in_doubt:
-            clock.say("answered from the store")
-            return _told(known, program=name, command=command)
-        asked = imported
-        imported = fallback.around("the file of the weights", lambda: shelf.imported(asked), asked)
-        executor = stack.enter_context(executor_at(workers))
-        worker, second, kernels_alone = (
-            sole_worker(executor), sole_worker(executor), sole_worker(executor, ONE_KERNEL, inline=True)
-        )  # fmt: skip
-        pool = TrialPool(backend=backend, executor=executor)
-        for process in (worker, second, kernels_alone):
-            stack.callback(fallback.around, "the end of processes", process.end, None)
-        stack.callback(fallback.around, "the end of processes", pool.close, None)
-        maker = fallback.around(
-            "the maker of kernels",
-            lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say, _prices(request, imported), executor),
-            None,
-            let=FIRST,
-        )
-        model = Path(fn) if isinstance(fn, str | Path) else None
-        limits = kept_for_peers(model, limits)
-        request = request.within(limits.deadline(clock.begin_s))
-        session = Session(
-            imported=imported, request=request, worker=worker,
-            second=second, runs=OriginalRuns.of(imported, seed, request.exact, worker), store=archive,
-            pool=pool, alone=kernels_alone, maker=maker, clock=clock, fallback=fallback,
-            ledger=ledger, budget=limits, whole=deadline, model=model,
-        )  # fmt: skip
-        if known is not None:
-            again = fallback.around(
-                "rounds of an answer in doubt", lambda: timed_again(session, known, key), known, let=FIRST
-            )
-            if again is not None:
-                clock.say("answered from the store, and timed again")
-                return _told(again, command=command)
-        if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
-            state = RunState(choice=original_returned(imported, Why(ChoiceReason.KEPT_WHOLE, imported.whole)))
-        else:
-            state = chosen(session)
-        return _told(finished(session, state, name, key), command=command)
+            model = Path(fn) if isinstance(fn, str | Path) else None
+            limits = kept_for_peers(model, limits)
+            request = request.within(limits.deadline(clock.begin_s))
+            session = Session(
+                imported=imported, request=request, worker=worker,
+                second=second, runs=OriginalRuns.of(imported, seed, request.exact, worker), store=archive,
+                pool=pool, alone=kernels_alone, maker=maker, clock=clock, fallback=fallback,
+                ledger=ledger, budget=limits, whole=deadline, model=model,
+            )  # fmt: skip
+            if known is not None:
+                again = fallback.around(
+                    "rounds of an answer in doubt", lambda: timed_again(session, known, key), known, let=FIRST
+                )
+                if again is not None:
+                    clock.say("answered from the store, and timed again")
+                    return _told(again, command=command)
+            if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
+                state = RunState(choice=original_returned(imported, Why(ChoiceReason.KEPT_WHOLE, imported.whole)))
+            else:
+                state = chosen(session)
+            return _told(finished(session, state, name, key), command=command)
+        return _told(original_alone(asked, fallback, clock, name), command=command)
 
 
 def _told(result: Optimized, **facts: str) -> Optimized:
@@ -264,8 +268,9 @@ _DEFAULTS = {"budget": "60s", "seed": 0, "deterministic": False, "numerics": "re
 
 def _command(name: str, **options: Any) -> str:
     """The call that optimises the program again, with its options that are plain and not the default ones."""
-    given = {key: value for key, value in options.items() if value not in (_DEFAULTS.get(key), None, ())}
-    told = [f"{key}={value!r}" for key, value in given.items() if isinstance(value, str | int | float | dict | tuple)]
+    plain = str | int | float | dict | list | tuple
+    given = {key: value for key, value in options.items() if isinstance(value, plain)}
+    told = [f"{key}={value!r}" for key, value in given.items() if value not in (_DEFAULTS.get(key), ())]
     return f"superopt.optimize({', '.join([name, '...', *told])})"
 
 
@@ -288,6 +293,16 @@ def _backend(kernels: bool | str) -> Backend | None:
         return backend_of(kernels)
     except InputError as error:
         raise UsageError(str(error.args[0]), hint="kernels is True, False or the name of a backend") from error
+
+
+def _processes(executor: Executor, backend: Backend | None) -> tuple[JobWorker, JobWorker, JobWorker, TrialPool]:
+    """Two processes that compare programs, one that times kernels, and those that make them; none has started.
+
+    Raises:
+        InputError: no host is like this machine.
+    """
+    alone = sole_worker(executor, ONE_KERNEL, inline=True)
+    return sole_worker(executor), sole_worker(executor), alone, TrialPool(backend=backend, executor=executor)
 
 
 def _priced(backend: Backend) -> Backend | None:
@@ -332,7 +347,25 @@ def _import(
         raise UsageError("data_root is for ONNX models that are files")
     if dims:
         raise UsageError("dims is for ONNX models", hint="the shapes of a function are those of its example arguments")
-    return import_function(fn, args, kwargs, frozen=frozen), _name_of(fn)
+    return _of_function(fn, args, kwargs, frozen), _name_of(fn)
+
+
+def _of_function(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, frozen: Any
+) -> Imported:
+    """The graph of a function; one operation, to be returned as it is, where its operations cannot be read.
+
+    Raises:
+        ArgumentError: arguments are not arrays, or do not fit.
+    """
+    try:
+        return import_function(fn, args, kwargs, frozen=frozen)
+    except InputError:
+        raise
+    except Exception as error:  # whatever it is: the function must not be lost with it
+        cause = f"its import failed: {in_one_line(error)}"
+        warned(f"the function is kept whole, since {cause}", StageWarning, stacklevel=4)
+        return import_function(fn, args, kwargs, frozen=frozen, whole=cause)
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -59,6 +60,57 @@ def test_kernels_that_fail_do_not_lose_the_program() -> None:
 def test_a_store_that_fails_does_not_lose_the_program(target: str) -> None:
     outcome = inject(fault("store", target), lambda: OSError(28, "No space left on device"))
     assert (outcome.met, outcome.lost) == (True, "")
+
+
+@pytest.mark.parametrize("error", [lambda: OSError(28, "No space left on device"), KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "superopt.workshop.scheduler:sole_worker", "superopt.workshop.process:Worker.__init__",
+        "superopt.make.trials:TrialPool.__init__", "superopt.pipeline.weights:Shelf.imported",
+    ],
+)  # fmt: skip
+def test_processes_that_cannot_be_set_up_do_not_lose_the_program(
+    target: str, error: Callable[[], BaseException]
+) -> None:
+    outcome = inject(Fault("processes", target, WITH_KERNELS), error)
+    assert (outcome.met, outcome.lost) == (True, "")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "superopt.workshop.forks:load", "superopt.workshop.cluster:executor_at",
+        "superopt.contest.checks:OriginalRuns.of", "superopt.pipeline.beside:kept_for_peers",
+        "superopt.pipeline.finishing:finished", "superopt.frontends.jax.walk:Importer.run",
+    ],
+)  # fmt: skip
+def test_what_stands_between_the_stages_does_not_lose_the_program(target: str) -> None:
+    outcome = inject(Fault("between", target, WITH_KERNELS), lambda: RuntimeError("a fault"))
+    assert (outcome.met, outcome.lost) == (True, "")
+
+
+def test_a_program_whose_import_fails_is_that_of_jax() -> None:
+    met: list[str] = []
+    x = np.ones((4, 4), np.float32)
+    with failing("superopt.frontends.jax.walk:Importer.run", lambda: KeyError("jaxpr"), met):
+        with pytest.warns(StageWarning, match="kept whole"):
+            result = superopt.optimize(lambda x: x * 2.0, x, budget="20steps", deterministic=True, store=False)
+        with pytest.warns(StageWarning, match="kept whole"):
+            np.testing.assert_array_equal(superopt.jit(lambda x: x + 1.0, budget="20steps", store=False)(x), x + 1.0)
+    assert met
+    assert "its import failed: KeyError" in result.report.verdict
+    np.testing.assert_array_equal(result(x), 2.0 * x)
+
+
+def test_after_ctrl_c_no_stage_begins() -> None:
+    met: list[str] = []
+    x = np.ones((4, 4), np.float32)
+    with failing("superopt.pipeline.weights:Shelf.imported", KeyboardInterrupt, met):
+        result = superopt.optimize(lambda x: x @ x, x, budget="20steps", store=False)
+    assert met
+    assert [stage.name for stage in result.report.stages] == ["import", "model"]
+    assert "interrupted" in result.report.verdict
 
 
 def test_the_report_says_what_was_done_without() -> None:

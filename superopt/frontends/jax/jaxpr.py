@@ -211,7 +211,7 @@ class Imported:
         try:
             closed, _ = _trace(self.fn, tree_util.tree_unflatten(self.in_tree, leaves))
             importer = Importer(reserved=self.names)
-            outputs, _ = _outputs(importer, self.fn, closed, self.graph.inputs[: len(self.names)])
+            outputs, _ = _outputs(importer, self.fn, closed, self.graph.inputs[: len(self.names)], self.whole)
         except SuperoptError:  # it does not take them so
             return None
         constants = {node["name"]: array for node, array in importer.constants.items()}
@@ -253,7 +253,12 @@ class Imported:
 
 
 def import_function(
-    fn: UserFunction, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, frozen: Frozen = ()
+    fn: UserFunction,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    frozen: Frozen = (),
+    whole: str = "",
 ) -> Imported:
     """The graph of a JAX function on example arguments.
 
@@ -262,6 +267,7 @@ def import_function(
         args: example arguments, any pytrees of arrays and scalars; `jax.ShapeDtypeStruct` where only a type is known.
         kwargs: example keyword arguments.
         frozen: positions or names of arguments whose leaves do not change from call to call.
+        whole: why the function is kept whole in any case.
 
     Raises:
         ArgumentError: an argument is not an array, a frozen one has no value, or `fn` refuses the arguments.
@@ -299,7 +305,7 @@ def import_function(
         for name, a, held in zip(names, avals, fixed, strict=True)
     ]
     importer = Importer(reserved=names)
-    outputs, whole = _outputs(importer, fn, closed, inputs)
+    outputs, whole = _outputs(importer, fn, closed, inputs, whole)
     results = outputs[: len(closed.out_avals)]
     wanted = [TensorType(tuple(s.shape), str(s.dtype)) for s in tree_util.tree_leaves(out_shape)]
     if [node.type for node in results] != wanted:
@@ -352,11 +358,13 @@ def count_opaque(graph: Graph) -> Counter[str]:
 
 
 def _outputs(
-    importer: Importer, fn: UserFunction, closed: core.ClosedJaxpr, inputs: Sequence[Node]
+    importer: Importer, fn: UserFunction, closed: core.ClosedJaxpr, inputs: Sequence[Node], whole: str
 ) -> tuple[list[Node], str]:
-    """The results and the operands of effects as nodes, and why the function is kept whole if it is."""
+    """The results and the operands of effects as nodes, and why the function is kept whole (`whole`) if it is."""
     vmap = next(filter(None, map(own_vmap, equations(closed))), "")
     try:
+        if whole:
+            raise KeptWhole(whole)
         if vmap:
             raise KeptWhole(f"it defines vmap itself ({vmap})")
         if not of_debugging(closed.effects):  # these are ordered against each other
