@@ -66,7 +66,7 @@ def _built(session: Session, state: RunState) -> tuple[Chosen, XlaExecutable]:
         if session.imported.whole:  # on a thread of its own: the compiler hears no Ctrl-C
             BackgroundCall(lambda: executable.compile(*session.imported.live_values)).by(session.deadline.end_s)
     if choice.returns_original and not (session.imported.whole or session.fallback.interrupted):
-        with suppress(OriginalLostError):
+        with session.fallback.kept("the run of the original"), suppress(OriginalLostError):
             _ = session.runs.wanted
     return choice, executable
 

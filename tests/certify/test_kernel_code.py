@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -240,16 +239,19 @@ def test_a_loaded_program_is_not_lost_with_its_kernels(
     """Neither where they fail while it is loaded, nor at the first call that they wait for."""
     path = optimized().save(tmp_path / "p.superopt")
     met: list[str] = []
-    with ExitStack() as stack:
-        if waits:
-            monkeypatch.setattr(Native, "recorded", lambda *_: None)
-            monkeypatch.setattr(taking, "MOST_SECONDS", 0.0)
+    fault = failing(target, lambda: OSError(28, "No space left on device"), met)
+    if waits:
+        monkeypatch.setattr(Native, "recorded", lambda *_: None)
+        monkeypatch.setattr(taking, "MOST_SECONDS", 0.0)
+        loaded = superopt.load(path)
+        assert not loaded.kernels
+        with fault:
+            got = loaded(W, X)
+    else:
+        with fault:
             loaded = superopt.load(path)
-            assert not loaded.kernels
-        stack.enter_context(failing(target, lambda: OSError(28, "No space left on device"), met))
-        if not waits:
-            loaded = superopt.load(path)
-        np.testing.assert_allclose(loaded(W, X), network(W, X), rtol=1e-5, atol=1e-6)
+            got = loaded(W, X)
+    np.testing.assert_allclose(got, network(W, X), rtol=1e-5, atol=1e-6)
     assert met
     assert loaded.kernels == ()
     assert all("No space left" in why for why in loaded.refused.values())

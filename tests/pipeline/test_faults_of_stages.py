@@ -103,6 +103,21 @@ def test_a_program_whose_import_fails_is_that_of_jax() -> None:
     np.testing.assert_array_equal(result(x), 2.0 * x)
 
 
+def test_an_original_that_cannot_be_sent_to_a_process_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[str] = []
+    x = np.ones((4, 4), np.float32)
+    monkeypatch.setattr("superopt.contest.checks.is_short", lambda graph: False)  # it is called in a process
+    with (
+        failing("superopt.measure.compare:ran", lambda: OSError(28, "No space left on device"), met),
+        pytest.warns(StageWarning, match="No space left"),
+    ):
+        result = superopt.optimize(lambda x: x @ x, x, search=False, store=False)
+    assert met
+    assert result.report.original_returned
+    assert result.report.before_text, "the rest of the report is there"
+    np.testing.assert_array_equal(result(x), x @ x)
+
+
 def test_after_ctrl_c_no_stage_begins() -> None:
     met: list[str] = []
     x = np.ones((4, 4), np.float32)
@@ -159,5 +174,5 @@ def test_a_stage_is_not_lost_to_its_warning() -> None:
 
 def test_every_stage_has_faults() -> None:
     found = {f.stage for f in faults()}
-    assert found >= {"search", "growth", "plan", "report", "store", "judgement", "kernels", "timing"}
+    assert found >= {"search", "growth", "plan", "report", "store", "judgement", "kernels", "timing", "processes"}
     assert len(faults()) > 300

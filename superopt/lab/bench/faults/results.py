@@ -37,7 +37,7 @@ _ERRORS: tuple[Callable[[], BaseException], ...] = (
     lambda: OSError(28, "No space left on device"),
     lambda: AssertionError(),
 )
-_BEFORE = ("library", "model", "store")  # stages in which Ctrl-C ends the call: there is no program yet
+_BEFORE = ("library", "model", "store", "processes")  # stages in which Ctrl-C ends the call: there is no program yet
 
 MODEL_ALONE: Mapping[str, Any] = {"deterministic": True, "budget": "20steps"}
 MEASURED: Mapping[str, Any] = {"budget": "50steps", "kernels": False}
@@ -81,6 +81,11 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
         WITH_KERNELS,
     ),
     ("plain", ("superopt.make.plain", "superopt.contest.rounds"), WITH_KERNELS),
+    (
+        "processes",
+        ("superopt.workshop.scheduler", "superopt.workshop.process", "superopt.workshop.forks"),
+        WITH_KERNELS,
+    ),
 )
 """(name, modules or packages, options of `optimize` with which they are used)."""
 
