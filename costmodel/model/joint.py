@@ -144,6 +144,7 @@ class Joint:
         self.xla = Measured(FromMemory(base, own.boundary.cold_xla_s) if own and cold else base, expand)
         self.own = None if own is None else Own(own, expand, cold)
         self.models: dict[str, Measured] = {XLA: self.xla}
+        self._region_s: dict[Node, float] = {}  # of regions, until the next timings
         self.name, self.version = base.name, base.version
         if own is not None and self.own is not None:
             self.models[own.name] = self.own.model
@@ -196,8 +197,9 @@ class Joint:
         if self.own is None:
             return self.xla.price(kernels)
         cuts = [self.own.parts(kernel) for kernel in kernels]
-        parts = {g.outputs[0]: g for cut in cuts for g in cut or ()}
-        seconds = dict(zip(parts, self.region_s(list(parts.values())), strict=True))
+        seconds = self._region_s
+        fresh = {g.outputs[0]: g for cut in cuts for g in cut or () if g.outputs[0] not in seconds}
+        seconds.update(zip(fresh, self.region_s(list(fresh.values())).tolist(), strict=True))
         whole = [kernel for kernel, cut in zip(kernels, cuts, strict=True) if cut is None]
         by_xla = iter(self.own.boundary.company * self.xla.price(whole) if whole else ())
         return np.array(
@@ -271,6 +273,7 @@ class Joint:
         Timings of a kernel whose traffic is mostly weights include the slowdown among other kernels
         (`Boundary.company`), which is divided out.
         """
+        self._region_s.clear()
         for name, model in self.models.items():
             company = 1.0 if name == XLA or self.own is None else self.own.boundary.company
             some = [
@@ -287,6 +290,7 @@ class Joint:
         A kernel that was timed is not affected.
         """
         if self.own is not None and job.backend == self.own_name:
+            self._region_s.clear()
             self.own.model.seconds.setdefault(job.kernel.outputs[0], np.inf)
 
     def program_s(self, runs: Mapping[Graph, int], ours: Container[Graph], apart_s: float = 0.0) -> float:

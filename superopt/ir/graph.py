@@ -78,14 +78,12 @@ def mk(op: str, /, *inputs: Node, **attrs: Any) -> Node:
         ShapeError: the op does not accept these operand types or attributes.
         KeyError: unknown op.
     """
-    from superopt.ir.ops import table  # late: the op families import this module
+    from superopt.ir.ops.table import canonical  # late: the op families import this module
 
-    return _intern(op, inputs, table.canonical(op, attrs))
+    return _intern(op, inputs, canonical(op, attrs))
 
 
 def _intern(op: str, inputs: tuple[Node, ...], attrs: Attrs) -> Node:
-    from superopt.ir.ops import table  # late: the op families import this module
-
     # 1 == 1.0 == True and 0.0 == -0.0 in Python: literals are keyed by their printed value
     key = (op, tuple(map(id, inputs)), attrs if op != "literal" else repr(attrs))
     known = _TABLE.get(key)
@@ -93,7 +91,9 @@ def _intern(op: str, inputs: tuple[Node, ...], attrs: Attrs) -> Node:
         return known
     node = Node()
     node.op, node.inputs, node.attrs = op, inputs, attrs
-    node.types = table.result_types(op, inputs, attrs)
+    from superopt.ir.ops.table import result_types  # late: the op families import this module
+
+    node.types = result_types(op, inputs, attrs)
     with _LOCK:  # held for two look-ups: threads that wait for it wait for the interpreter as well
         known = _TABLE.get(key)
         if known is None:

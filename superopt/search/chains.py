@@ -139,7 +139,7 @@ class Repairing:
             next(walk)
             if self.meter.exhausted():
                 break
-        self.problem.memo.flush(self.meter)
+        self.problem.memo.flush(self.meter.for_prices)
         leader = min(chains, key=lambda chain: chain.best[0])
         if leader.best[0] < self.best:
             self.improved_at, self.best = self.rounds(), leader.best[0]
@@ -185,12 +185,15 @@ class AnnealingChain:
         change = move.apply(state)
         if change is None:
             return
+        most = -temperature * math.log(1.0 - self.rng.random())  # rise of the cost that is taken now
         if state.unknown:
-            state.undo(change)
-            self.waiting.append(move)
-            return
-        rise = state.cost - before
-        if rise <= 0 or self.rng.random() < math.exp(-rise / temperature):
+            hopeless = state.is_hopeless(change, most)
+            if hopeless is not False or not state.reprice():
+                state.undo(change)
+                if not hopeless:
+                    self.waiting.append(move)
+                return
+        if state.cost - before <= most:
             if state.cost < self.best[0]:
                 self.best = self.state.record()
         else:
@@ -218,7 +221,7 @@ class Annealing:
             self.meter.step(chain.proposed - before)
             if self.meter.exhausted():
                 break
-        self.chains[0].state.memo.flush(self.meter)
+        self.chains[0].state.memo.flush(self.meter.for_prices)
         for chain in self.chains:
             before = chain.proposed
             chain.retry(fraction)

@@ -22,14 +22,19 @@ Waiting = Generator[None, None, bool]  # stops wherever prices are missing; goes
 
 
 def attempt(state: State, move: Move) -> bool | None:
-    """Apply a move and keep it if the cost falls: True if kept, False if not, None when prices are missing."""
+    """Apply a move and keep it if the cost falls: True if kept, False if not, None when prices are missing.
+
+    Of a move that drafts say is worse, no kernel is priced.
+    """
     before = state.cost
     change = move.apply(state)
     if change is None:
         return False
     if state.unknown:
-        state.undo(change)
-        return None
+        hopeless = state.is_hopeless(change)
+        if hopeless is not False or not state.reprice():
+            state.undo(change)
+            return False if hopeless else None
     if state.cost < before:
         return True
     state.undo(change)
@@ -94,7 +99,7 @@ def _try_all(state: State, moves: Iterable[Move], meter: Meter) -> bool:
 
 def _retry(state: State, later: list[Move], meter: Meter) -> list[Move]:
     """Price the pending kernels in one batch and try moves again; return those whose kernels are still unknown."""
-    state.memo.flush(meter)
+    state.memo.flush(meter.for_prices)
     still: list[Move] = []
     for count, move in enumerate(later, 1):
         if not count % CHECK_EVERY and meter.exhausted():

@@ -9,7 +9,6 @@ that happen to read one weight are priced like any two).
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from rewrites.egraph import perm
 from superopt.ir.graph import Node, literal, make_input, mk
 from superopt.ir.ops import table
 from superopt.ir.ops.axes import Flow, permuted
-from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PRODUCTS
+from superopt.ir.ops.table import CONTROL, CONVOLUTIONS, ELEMENTWISE, PRODUCTS
 from superopt.ir.types import Shape
 from superopt.search.layout import (
     Current,
@@ -29,7 +28,7 @@ from superopt.search.layout import (
     same,
     wanted,
 )
-from superopt.search.snapshot import FrozenLeaf, Option, OptionForm, Selection, Snapshot
+from superopt.search.snapshot import Forms, FrozenLeaf, Option, OptionForm, Selection, Snapshot, WantedOrders
 
 
 def arrange(node: Node, have: Sequence[int], want: Sequence[int]) -> Node:
@@ -114,22 +113,14 @@ def _regroup(form: OptionForm, flow: Flow, d: Order, orders: Sequence[Order], op
 
 
 class Wants:
-    """Memo of `layout.wanted` over interned orders; each distinct answer has a number."""
+    """Memo of `layout.wanted` over interned orders; each distinct answer has a number, the same in all snapshots."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.forms = snapshot.forms.all
-        self.plain: dict[int, tuple[int, tuple[int, ...]]] = {}
-        self.by_current: dict[tuple[int, ...], tuple[int, tuple[int, ...]]] = {}
-        self._count = itertools.count(1)
+        self.forms, self.laid = snapshot.forms.all, snapshot.forms.laid
+        self.plain, self.by_current = snapshot.forms.plain, snapshot.forms.following
 
-    def of_snapshot(self, snapshot: Snapshot) -> Wants:
-        """The same memo for another snapshot of the same forms, so that equal kernels have equal keys in both."""
-        other = copy.copy(self)
-        other.snapshot = snapshot
-        return other
-
-    def fixed(self, fid: int, d: int) -> tuple[int, tuple[int, ...]]:
+    def fixed(self, fid: int, d: int) -> WantedOrders:
         """(number, interned orders) of a form that does not depend on the layouts of its operands."""
         key = fid << perm.PERM_BITS | d
         wish = self.plain.get(key)
@@ -138,9 +129,7 @@ class Wants:
             wish = self.plain[key] = self._new(form, d, (None,) * len(form.shapes))
         return wish
 
-    def following(
-        self, option: Option, d: int, layouts: Sequence[int] | Mapping[int, int]
-    ) -> tuple[int, tuple[int, ...]]:
+    def following(self, option: Option, d: int, layouts: Sequence[int] | Mapping[int, int]) -> WantedOrders:
         """(number, interned orders) of a form that depends on its operands, given the layout of every class."""
         form = option.form
         key = (option.fid, d, *[perm.compose(perm.inverse(p), layouts[k]) for _, k, p in option.live])
@@ -152,13 +141,14 @@ class Wants:
             wish = self.by_current[key] = self._new(form, d, tuple(current))
         return wish
 
-    def of(self, option: Option, d: int, layouts: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    def of(self, option: Option, d: int, layouts: Sequence[int]) -> WantedOrders:
         """(number, interned orders) for a result in order `d`."""
         return self.following(option, d, layouts) if option.needs_current else self.fixed(option.fid, d)
 
-    def _new(self, form: OptionForm, d: int, current: Current) -> tuple[int, tuple[int, ...]]:
-        orders = wanted(form, perm.perm_of(d, len(form.shape)), current)
-        return next(self._count), tuple(perm.intern(order) for order in orders)
+    def _new(self, form: OptionForm, d: int, current: Current) -> WantedOrders:
+        orders = tuple(map(perm.intern, wanted(form, perm.perm_of(d, len(form.shape)), current)))
+        self.laid.append((form, d, orders))
+        return len(self.laid) - 1, orders
 
 
 class ClassEmitter:
@@ -265,6 +255,28 @@ def kernel_node(wants: Wants, selection: Selection, c: int) -> Node | None:
 
     node = ClassEmitter(wants, selection, leaf, numbered_inputs()).kernel(c)
     return None if is_free(node) else node
+
+
+def alone(forms: Forms, number: int) -> Node | None:
+    """Output node of an op as a kernel of its own, by the number of its wanted orders; None where it costs nothing."""
+    if number in forms.alone:
+        return forms.alone[number]
+    form, d, orders = forms.laid[number]
+    node: Node | None = None
+    if form.op != "input" and form.op not in CONTROL:
+        spelled = [perm.perm_of(o, len(s)) for o, s in zip(orders, form.shapes, strict=True)]
+        stored = numbered_inputs()
+        operands: list[Node] = []
+        for position, leaf in enumerate(form.frozen):
+            order = spelled[position]
+            if leaf is not None:
+                operands.append(frozen_operand(leaf, order, stored))
+            else:
+                shape = tuple(form.shapes[position][axis] for axis in order)
+                operands.append(make_input(f"x{position}", shape, form.dtypes[position]))
+        node = build(form, perm.perm_of(d, len(form.shape)), spelled, operands)
+    forms.alone[number] = None if node is None or is_free(node) else node
+    return forms.alone[number]
 
 
 def is_free(node: Node) -> bool:

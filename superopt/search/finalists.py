@@ -18,6 +18,7 @@ neighbourhood of the best program.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from superopt.search.descent import attempt_now
 from superopt.search.lower import Lowering
 from superopt.search.meter import Meter
 from superopt.search.moves import Groups, Move, free_layouts, neighbours
-from superopt.search.pricing import UNIT_S, kernel_graph
+from superopt.search.pricing import BATCH, UNIT_S, kernel_graph
 from superopt.search.snapshot import SHIFT, Option, Selection
 from superopt.search.state import Problem, Record, State
 
@@ -161,22 +162,30 @@ def rival_kernels(
     """
     state = State.at(problem, finalist.selection)
     gains: dict[Node, float] = {}
-    for count, move in enumerate(neighbours(state, Groups(problem))):
-        if count >= MOST_FLIPS or (deadline is not None and deadline.is_over):
-            break
-        before, cost = list(state.kernel_cost), state.cost
-        undo = move.apply(state)
-        if undo is None:
-            continue
-        state.settle()
-        changed = [c for c, (old, new) in enumerate(zip(before, state.kernel_cost, strict=True)) if old != new and new]
+    moves = itertools.islice(neighbours(state, Groups(problem)), MOST_FLIPS)
+    while (deadline is None or not deadline.is_over) and (some := list(itertools.islice(moves, BATCH))):
+        for _ in range(3):  # asks for its ops alone, then for its kernels, then judges
+            some = [move for move in some if not _is_judged(state, move, optimism, gains)]
+            state.memo.flush(deadline)
+    return [(kernel_graph(node), gain) for node, gain in sorted(gains.items(), key=lambda item: -item[1])]
+
+
+def _is_judged(state: State, move: Move, optimism: float, gains: dict[Node, float]) -> bool:
+    """Put down the kernels and the gain of a flip if it is a rival; return False where a price is missing for that."""
+    cost = state.cost
+    undo = move.apply(state)
+    if undo is None:
+        return True
+    hopeless = state.is_hopeless(undo, optimism=optimism) if state.unknown else False
+    priced = hopeless is False and state.reprice()
+    if priced:
+        changed = [c for c, old, *_ in undo.prices if state.kernel_cost[c] not in (0, old)]
         fresh = sum(state.kernel_cost[c] for c in changed)
         gain = (cost - state.cost + fresh * (1.0 - 1.0 / optimism)) * UNIT_S
-        if gain > 0:
-            for node in _nodes(state, changed):
-                gains[node] = max(gains.get(node, 0.0), gain)
-        state.undo(undo)
-    return [(kernel_graph(node), gain) for node, gain in sorted(gains.items(), key=lambda item: -item[1])]
+        for node in _nodes(state, changed) if gain > 0 else ():
+            gains[node] = max(gains.get(node, 0.0), gain)
+    state.undo(undo)
+    return priced or bool(hopeless)
 
 
 def _nodes(state: State, classes: list[int]) -> list[Node]:

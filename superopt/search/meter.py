@@ -6,6 +6,8 @@ give the same result on every machine.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from superopt.errors import InputError
 from superopt.machine.deadline import Deadline, Stopwatch
 
@@ -71,7 +73,17 @@ class Meter:
             steps = most_steps if steps is None else min(steps, most_steps)
         return Deadline.within(None if self.seconds is None else max(_LEAST_S, self.seconds * fraction), steps)
 
+    def until(self, fraction: float) -> Deadline:
+        """The deadline at which a fraction of the time is over; no number of steps limits it."""
+        return Deadline.within(None if self.seconds is None else max(0.0, fraction * self.seconds - self.elapsed_s))
+
+    @property
+    def for_prices(self) -> Deadline:
+        """The deadline of a batch of prices: half of the time left, so that the moves that wait for them are tried."""
+        return self.rest.share()
+
     @property
     def rest(self) -> Deadline:
-        """The deadline of the time that is left; no number of steps limits it."""
-        return Deadline.within(None if self.seconds is None else max(0.0, self.seconds - self.elapsed_s))
+        """The deadline of the time that is left, here and in the parent; no number of steps limits it."""
+        own = self.until(1.0)
+        return own if self.parent is None else replace(own, end_s=min(own.end_s, self.parent.rest.end_s))

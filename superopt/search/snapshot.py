@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rewrites.egraph import perm
-from superopt.ir.graph import Attrs
+from superopt.ir.graph import Attrs, Node
 from superopt.ir.ops.axes import AxisRule, Flow
 from superopt.ir.ops.table import CONTRACTIONS, CONTROL, ELEMENTWISE, PRODUCTS, REDUCTIONS, TABLE
 from superopt.ir.ops.table import VIEWS as MOVES
@@ -43,6 +43,7 @@ CHEAP = VIEWS | {op for op in ELEMENTWISE if not TABLE[op].kept}
 FUSED = ELEMENTWISE | VIEWS  # ops whose results need not be materialised
 LIGHT = FUSED | REDUCTIONS | {"input", "concatenate"}  # ops whose operands need not be
 FOLLOWING = REDUCTIONS | CONTRACTIONS  # ops that want layouts which depend on those that their operands have
+WantedOrders = tuple[int, tuple[int, ...]]  # number of the answer, interned order of each operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,24 @@ class OptionForm:
 
 
 class Forms:
-    """The interning table of forms; one per search, shared by the snapshots of its rounds."""
+    """The interning table of forms, and what follows from forms alone; shared by the searches of one e-graph.
+
+    Attributes:
+        all: the forms, by number.
+        plain, following: the orders that a form wants for its operands, with their number (see `emit.Wants`).
+        laid: by that number, the form, the order of its result and those of its operands.
+        alone: by that number, output node of the op as a kernel of its own; None where it costs nothing.
+        kernels: signature of a kernel (`State.signature`) -> its output node; None where it costs nothing.
+    """
 
     def __init__(self) -> None:
         self.table: dict[tuple[Any, ...], OptionForm] = {}
         self.all: list[OptionForm] = []
+        self.plain: dict[int, WantedOrders] = {}
+        self.following: dict[tuple[int, ...], WantedOrders] = {}
+        self.laid: list[tuple[OptionForm, int, tuple[int, ...]]] = []
+        self.alone: dict[int, Node | None] = {}
+        self.kernels: dict[Hashable, Node | None] = {}
 
     def intern(
         self,
@@ -143,11 +157,12 @@ class Option:
         out: permutation h with value(e-node) = transpose(value(class), h); `out_inverse` its inverse.
         enode, origin: the e-node and the rule instance that introduced it (None: the program itself).
         apart: whether none of our kernels can compute it.
+        indexes: whether it is an index map in any of our kernels (a pad chooses).
         chains: whether one of our kernels may also compute its operands: a product of live values (attention).
     """
 
-    __slots__ = ("apart", "chains", "cheap", "control", "ends", "enode", "fid", "form", "frozen", "heavy", "kids",
-                 "live", "needs_current", "origin", "out", "out_inverse", "view")  # fmt: skip
+    __slots__ = ("apart", "chains", "cheap", "control", "ends", "enode", "fid", "form", "frozen", "heavy", "indexes",
+                 "kids", "live", "needs_current", "origin", "out", "out_inverse", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -171,6 +186,7 @@ class Option:
         self.ends = form.op not in FUSED
         self.control = form.op in CONTROL
         self.view = form.op in VIEWS
+        self.indexes = self.view and form.op != "pad"
         self.cheap = form.op in CHEAP
         self.needs_current = form.op in FOLLOWING
         self.apart = form.op in CONTROL or not is_computed(form.op, form.types)
@@ -206,6 +222,7 @@ class Snapshot:
         options: per class, its options (original e-nodes first, then in the e-graph's order).
         shapes, dtypes: per class, of its value in natural axis order.
         roots: the outputs, in program order.
+        returned: class -> numbers of the outputs that are its value.
         class_ids: the e-graph's class behind each number.
         component: per class, its strongly connected component; `component_size` by component; numbered so that
             children come before (or with) their readers.
@@ -229,7 +246,10 @@ class Snapshot:
         self._drop_dead_ends()
         self.size = len(self.options)
         self.home = self._home()
-        self.root_classes = frozenset(r.cls for r in self.roots if r.cls >= 0)
+        self.returned: dict[int, list[int]] = {}
+        for i, root in enumerate(self.roots):
+            if root.cls >= 0:
+                self.returned.setdefault(root.cls, []).append(i)
         self.component, self.component_size = components(
             [sorted({k for option in row for k in option.kids}) for row in self.options]
         )

@@ -18,17 +18,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewrites.egraph import perm
-from superopt.ir.graph import Node, make_input
+from superopt.ir.graph import Node
 from superopt.machine.deadline import HALF
-from superopt.search.emit import build, frozen_operand, is_free, numbered_inputs, transpose_node
+from superopt.search.emit import alone, transpose_node
 from superopt.search.graphs import cheapest
-from superopt.search.meter import CHECK_EVERY, Meter
-from superopt.search.pricing import Pricer
+from superopt.search.meter import Meter
+from superopt.search.pricing import Pricer, fused_part
 from superopt.search.snapshot import Option, Snapshot
 from superopt.search.state import Problem
 
-FUSED_PART = 0.5  # share of an elementwise op's own kernel time that it costs inside another kernel, and of a view's;
-VIEW_PART = 0.25  # starts alone see them: from 0 to 1 the best of searches of five training programs stays within 0.2 %
 LEAST = 1e6  # one nanosecond: every choice costs something, so that additive choices stay acyclic
 
 
@@ -47,7 +45,6 @@ class LocalCosts:
         self.problem = problem
         self.snapshot: Snapshot = problem.snapshot
         self.pricer: Pricer = problem.pricer
-        self._nodes: dict[int, Node | None] = {}
         self._rows: dict[tuple[int, int, int], list[Realization]] = {}
         self._moves: dict[tuple[Any, ...], Node | None] = {}
 
@@ -65,38 +62,15 @@ class LocalCosts:
         if not option.needs_current:
             number, orders = wants.fixed(option.fid, d)
             kids = tuple((k, perm.compose(p, orders[position]), None) for position, k, p in option.live)
-            return [Realization(self._node(option, number, d, orders), kids)]
+            return [Realization(alone(self.snapshot.forms, number), kids)]
         classes = list(dict.fromkeys(option.kids))
         out: list[Realization] = []
         for lies in itertools.product(*(self.problem.candidates[k] for k in classes)):
             of = dict(zip(classes, lies, strict=True))
             number, orders = wants.following(option, d, of)
             kids = tuple((k, perm.compose(p, orders[position]), of[k]) for position, k, p in option.live)
-            out.append(Realization(self._node(option, number, d, orders), kids))
+            out.append(Realization(alone(self.snapshot.forms, number), kids))
         return out
-
-    def _node(self, option: Option, number: int, d: int, orders: Sequence[int]) -> Node | None:
-        """Return an option's op alone as a node; None where it costs nothing."""
-        if number in self._nodes:
-            return self._nodes[number]
-        form = option.form
-        node: Node | None = None
-        if form.op != "input" and not option.control:
-            spelled = [perm.perm_of(o, len(s)) for o, s in zip(orders, form.shapes, strict=True)]
-            stored = numbered_inputs()
-            operands: list[Node] = []
-            for position, leaf in enumerate(option.frozen):
-                order = spelled[position]
-                if leaf is not None:
-                    operands.append(frozen_operand(leaf, order, stored))
-                else:
-                    shape = tuple(form.shapes[position][axis] for axis in order)
-                    operands.append(make_input(f"x{position}", shape, form.dtypes[position]))
-            node = build(form, perm.perm_of(d, len(form.shape)), spelled, operands)
-            if is_free(node):
-                node = None
-        self._nodes[number] = node
-        return node
 
     def move(self, c: int, lies: int, want: int) -> Node | None:
         """The kernel that transposes a class from one layout to an order."""
@@ -112,6 +86,7 @@ class LocalCosts:
 
         A kernel without a price is one that no start chooses.
         """
+        until = None if meter is None else meter.until(HALF)
         own = self.snapshot.original()
         rows = (self.rows(c, own[c], self.problem.home[c]) for c in range(self.snapshot.size))
         self.pricer.price(entry.node for row in rows for entry in row if entry.node is not None)
@@ -129,11 +104,7 @@ class LocalCosts:
                                 node = self.move(k, have, want)
                                 if node is not None:
                                     wanted[node] = None
-        nodes, clock = list(wanted), None if meter is None or meter.seconds is None else meter
-        for start in range(0, len(nodes), CHECK_EVERY if clock else max(1, len(nodes))):
-            if clock is not None and clock.spent() >= HALF:
-                return
-            self.pricer.price(nodes[start : start + CHECK_EVERY] if clock else nodes)
+        self.pricer.price(wanted, until)
 
     def price(self, node: Node | None) -> float:
         """Price of a kernel in units, infinite for one that there was no time to price."""
@@ -141,12 +112,7 @@ class LocalCosts:
 
     def own(self, option: Option, node: Node | None) -> float:
         """Additive cost of an option: its kernel, discounted where it would be fused."""
-        price = self.price(node)
-        if option.view:
-            price *= VIEW_PART
-        elif not option.ends:
-            price *= FUSED_PART
-        return price + LEAST
+        return self.price(node) * fused_part(option.form) + LEAST
 
 
 def greedy(local: LocalCosts) -> list[int]:
@@ -221,7 +187,7 @@ def dynamic(local: LocalCosts, base: Sequence[int], *, cut: bool) -> tuple[list[
                 break
     selection = list(base)
     layouts = [min(best[c], key=lambda l: (best[c][l], l != local.problem.home[c])) for c in range(snapshot.size)]
-    seen: dict[int, None] = dict.fromkeys(sorted(snapshot.root_classes))
+    seen: dict[int, None] = dict.fromkeys(sorted(snapshot.returned))
     queue = list(seen)
     for c in queue:
         if layouts[c] not in pick[c]:

@@ -99,6 +99,27 @@ def test_weights_that_no_cache_holds_are_brought_from_memory() -> None:
     assert cold.errors() == pytest.approx([1.0]), "a timing of cold weights is what was predicted"
 
 
+def test_a_region_is_asked_for_once_between_timings() -> None:
+    """Kernels of a search share most of their regions."""
+    asked: list[Graph] = []
+
+    class Asked(Counting):
+        def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+            asked.extend(kernels)
+            return super().price(kernels)
+
+    graph = kernel(dense())
+    model = joint(Counting(), Asked())
+    assert [model.price([graph])[0] for _ in range(2)] == [2.0, 2.0]
+    assert len(asked) == 1
+    model.learn([KernelJob(NATIVE, graph, graph)], [3.0])
+    assert model.price([graph])[0] == 3.0
+    count = len(asked)
+    model.refuse(KernelJob(NATIVE, kernel(mk("exp", make_input("x0", (64,)))), graph))
+    assert model.price([graph])[0] == 3.0
+    assert len(asked) > count, "what is refused may change what others cost"
+
+
 def test_what_no_kernel_of_ours_computes_costs_what_xla_takes() -> None:
     ordered = kernel(mk("neg", mk("barrier", make_input("x", (64,)))))
     model = joint(Counting(), Counting(neg=9.0))

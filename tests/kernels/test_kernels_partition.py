@@ -242,6 +242,14 @@ def test_every_output_is_in_memory() -> None:
     assert [r.is_free for r in regions if r.root is flat] == [True]
 
 
+def test_what_follows_a_product_at_its_index_is_joined_without_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is computed twice; counting takes most of the time of cutting a kernel of a search."""
+    x, w, b, y = make_input("x", (1, 4, 8, 8)), frozen("w", 4, 4, 3, 3), frozen("b", 4), make_input("y", (1, 4, 8, 8))
+    total = mk("add", convolution(x, w), spread(b, (1, 4, 8, 8), (1,)))
+    monkeypatch.setattr("superopt.kernels.choose.partition.block_cost", None)
+    assert kinds(check(Graph((x, w, b, y), (relu(mk("add", total, y)),)))) == ["contraction"]
+
+
 def test_work_of_a_row_kernel_counts_what_it_keeps_once() -> None:
     x = make_input("x", (4, 16))
     (region,) = partition(Graph((x,), (softmax(x),)))

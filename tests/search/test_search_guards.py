@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from rewrites.egraph.convert import import_graph
 from rewrites.egraph.perm import PERM_BITS
-from superopt.ir.graph import Graph, make_input, mk
+from superopt.ir.graph import Graph, make_input, mk, topological
 from superopt.machine.deadline import Deadline
 from superopt.search.chains import AnnealingChain
 from superopt.search.descent import attempt, repair
 from superopt.search.finalists import Finalist, distance, finalist, kernel_costs, rival_kernels, without_rules
+from superopt.search.layout import candidates
 from superopt.search.meter import Meter
 from superopt.search.moves import Move, every_state, neighbours
-from superopt.search.pricing import UNIT_S
+from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.search import (
     OWN_OPERATIONS,
     POOL,
@@ -32,6 +35,7 @@ from superopt.search.snapshot import SHIFT, Selection, Snapshot
 from superopt.search.starts import LocalCosts, dynamic, greedy
 from superopt.search.state import RULE, Problem, State
 from tests.search.test_search_state import cyclic_problem, snapshot_of
+from tests.support.search_cases import case
 
 STEPS = Deadline(steps=10)
 
@@ -133,10 +137,37 @@ def test_a_move_without_a_price_waits() -> None:
     chain.retry(0.0)
     assert chain.waiting == [move]
     assert snapshot_of(state) == before
-    state.memo.flush()
-    chain.retry(0.0)
+    for _ in range(2):  # prices of ops alone, by which it is drafted, then those of its kernels
+        assert chain.waiting == [move]
+        state.memo.flush()
+        chain.retry(0.0)
     assert chain.waiting == []
     assert attempt(State(made.problem), move) is not None
+
+
+class MacrosAreDear:
+    """A kernel costs 1 s, with a macro 100 s."""
+
+    name = version = "macros are dear"
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        return np.array([100.0 if any(n.op == "macro" for n in k.nodes()) else 1.0 for k in kernels])
+
+
+def test_a_move_that_its_draft_refuses_is_not_priced() -> None:
+    """The prices of its ops alone are known from other places; the kernel that fuses them is never cut nor priced."""
+    snapshot = case("convnet", "library").problem().snapshot
+    problem = Problem(snapshot, Pricer(MacrosAreDear()), candidates(snapshot), in_kernels=True)
+    state = State(problem)
+    macros = [(c, i) for c in state.active() for i, o in enumerate(state.options[c]) if o.form.rule is not None]
+    assert macros
+    for _ in range(2):
+        said = {attempt(state, Move(((c, i),))) for c, i in macros}
+        state.memo.flush()
+    assert said == {False}
+    kernels = [{node.op for node in topological((root,))} for root in problem.pricer.by_node]
+    assert any("macro" in ops for ops in kernels)
+    assert not any("macro" in ops and "max" in ops for ops in kernels)
 
 
 def test_what_is_measured_is_neither_slower_than_the_original_nor_far_from_the_best() -> None:

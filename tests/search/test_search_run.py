@@ -11,15 +11,17 @@ import pytest
 
 from costmodel.model.objective import Objective
 from superopt.errors import InputError
-from superopt.ir.graph import Graph
+from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.machine.deadline import Deadline
 from superopt.search import Forms, Pricer, SearchResult, SearchSettings, search
 from superopt.search.chains import Repairing
 from superopt.search.descent import descend
+from superopt.search.emit import Wants, kernel_node
 from superopt.search.finalists import rule_gains
 from superopt.search.meter import CHECK_EVERY, Meter
 from superopt.search.moves import Groups
 from superopt.search.search import OWN_OPERATIONS
+from superopt.search.snapshot import Selection
 from superopt.search.starts import LocalCosts, cuts, dynamic, greedy
 from superopt.search.state import Problem, State
 from tests.support.search_cases import Case, case, plain_macro, run_program, worst_error
@@ -67,6 +69,28 @@ def test_what_there_is_no_time_to_price_is_not_priced(monkeypatch: pytest.Monkey
     state.settle()
     descend(state, Groups(problem), random.Random(0), Meter(Deadline(steps=100_000)))
     assert len(problem.pricer.by_node) - asked > 4 * CHECK_EVERY, "what was left is asked for where there is time"
+
+
+def test_prices_leave_time_for_the_moves_that_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a clock, kernels that take long to cut come last."""
+    now = [0.0]
+    monkeypatch.setattr("superopt.machine.deadline.now_s", lambda: now[0])
+    asked: list[bool] = []
+
+    class Slow(TableObjective):
+        def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+            asked.extend(any(node.op == "macro" for node in kernel.nodes()) for kernel in kernels)
+            now[0] += 0.1 * len(kernels)
+            return super().price(kernels)
+
+    pricer = Pricer(Slow())
+    plain = [mk("exp", make_input("x", (n,))) for n in range(1, 30)]
+    macros = [mk("macro", node.inputs[0], rule="fast", op="exp", attrs=()) for node in plain]
+    meter = Meter(Deadline.within(10.0)).share(0.9)
+    pricer.price([*macros, *plain], meter.for_prices)
+    assert asked == sorted(asked)
+    assert 29 < len(asked) < 50
+    assert meter.rest.left_s < 5.0
 
 
 def test_layout_search_finds_channels_last() -> None:
@@ -169,6 +193,23 @@ def test_warm_start_carries_a_selection_over() -> None:
     assert second.statistics.starts["warm"] == pytest.approx(first.best.predicted_s, rel=1e-12)
     assert second.best.predicted_s <= first.best.predicted_s
     assert objective.kernels - asked < 0.5 * asked  # prices by structure are remembered
+
+
+def test_a_second_search_over_the_same_forms_makes_few_kernels_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices change between the rounds of an exploration; the kernels do not."""
+    made: list[int] = []
+
+    def counted(wants: Wants, selection: Selection, c: int) -> Node | None:
+        made.append(c)
+        return kernel_node(wants, selection, c)
+
+    monkeypatch.setattr("superopt.search.state.kernel_node", counted)
+    this, forms = case("bert"), Forms()
+    first = search(this.eg, TableObjective(), SearchSettings(STEPS), forms=forms)
+    count = len(made)
+    second = search(this.eg, TableObjective(), SearchSettings(STEPS), forms=forms)
+    assert len(made) - count < count / 4, "those alone that the first did not ask for"
+    assert second.best.predicted_s == pytest.approx(first.best.predicted_s, rel=0.05)
 
 
 def test_prepared_bytes_are_bounded() -> None:

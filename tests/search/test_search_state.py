@@ -10,6 +10,7 @@ import pytest
 from rewrites.egraph.convert import import_graph
 from rewrites.egraph.perm import PERM_BITS
 from superopt.ir.graph import Graph, make_input, mk
+from superopt.kernels.choose.partition import partition
 from superopt.search.graphs import cheapest, components
 from superopt.search.layout import candidates
 from superopt.search.moves import Groups, Weights, propose, region
@@ -52,6 +53,27 @@ def test_delta_cost_equals_fresh_cost(name: str) -> None:
         if step % 150 == 0:
             assert state.cost == fresh_cost(state)
             assert state.cost == sum(state.kernel_cost)
+    assert state.cost == fresh_cost(state)
+
+
+@pytest.mark.parametrize("in_kernels", [False, True])
+def test_a_flip_is_taken_back_without_a_question(in_kernels: bool) -> None:
+    """Also a flip that brought classes into use, moved others to another kernel, or had no price."""
+    snapshot = case("bert", "library").problem().snapshot
+    problem = Problem(snapshot, Pricer(TableObjective()), candidates(snapshot), in_kernels=in_kernels)
+    state = State(problem)
+    groups, rng = Groups(problem), random.Random(1)
+    for step in range(600):
+        before, homes, below, keys = snapshot_of(state), list(state.homes), list(state.below), list(state.keys)
+        change = propose(state, groups, rng, Weights(fusion=0.3)).apply(state)
+        if change is None or (step % 3 and state.reprice() and rng.random() < 0.3):
+            state.settle()
+            continue
+        asked = state.memo.lookups
+        state.undo(change)
+        assert state.memo.lookups == asked
+        assert (snapshot_of(state), state.homes, state.below) == (before, homes, below)
+        assert (state.keys, state.unknown) == (keys, set())
     assert state.cost == fresh_cost(state)
 
 
@@ -104,6 +126,25 @@ def test_in_kernels_of_our_own_what_one_kernel_alone_reads_is_part_of_it() -> No
     assert len(state.kernels()) == 3
     assert state.cost == fresh_cost(state)
     assert state.overridable(at["exp"])
+
+
+def test_what_a_product_reads_through_index_maps_lies_in_memory() -> None:
+    """A kernel holds one such product, so the search has kernels of one product, not of a whole layer, to cut again."""
+    x, w, v = make_input("x", (16, 32)), make_input("w", (32, 24), frozen=True), make_input("v", (16, 8), frozen=True)
+    first = mk("exp", mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ()))))
+    turned = mk("transpose", mk("reshape", first, new_sizes=(16, 4, 6)), permutation=(1, 2, 0))
+    last = mk("dot_general", turned, v, dimension_numbers=(((2,), (0,)), ((), ())))
+    graph = Graph((x, w, v), (last,))
+    problem = _problem(graph, in_kernels=True)
+    at = {row[0].form.op: c for c, row in enumerate(problem.snapshot.options)}
+    state = State(problem)
+    assert state.materialised[at["exp"]]
+    assert not state.materialised[at["regroup"]]
+    assert [region.root.op for region in partition(graph)] == ["exp", "dot_general"]
+    assert state.flip((), (), [(at["regroup"], FORCE)]) is not None
+    assert not state.materialised[at["exp"]], "the index map is stored, and computed of it in one kernel"
+    state.settle()
+    assert state.cost == fresh_cost(state)
 
 
 def test_both_products_of_attention_are_one_kernel_that_may_be_cut() -> None:

@@ -24,6 +24,7 @@ from superopt.kernels.choose.decisions import Parted, SchedulePoint, StageDecisi
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.contract import analyse, find, outermost
 from superopt.kernels.loops.program import loads
+from superopt.kernels.loops.ranges import require_within
 from superopt.kernels.loops.simplify import divisor
 from superopt.kernels.loops.stage import LoopProgram, Stage, extent
 from superopt.kernels.schedule.edit import parts, reductions
@@ -131,7 +132,7 @@ class _ChainTiling:
 
 
 def _scheduled(parts: ChainParts, point: SchedulePoint) -> Steps:
-    """Return the steps of a point after those that take the chain apart.
+    """Return the steps of a point after those that take the chain apart; they are taken as they are made.
 
     Raises:
         InputError: a step does not fit.
@@ -152,6 +153,7 @@ def _scheduled(parts: ChainParts, point: SchedulePoint) -> Steps:
     if len(own) != 2:
         raise InputError(f"stage {parts.first} has other axes than its rows and columns")
     made.do("tensorize", parts.first, _first_tile(parts, point, own[0].symbol.name))
+    require_within(parts.program, made.program)
     return made.steps
 
 

@@ -143,10 +143,10 @@ def runs_as_chain(graph: Graph) -> bool:
         return False
     try:
         program = from_graph(graph.outputs)
+        chained = chain(program, program.stages[-1].buffer, host())
+        return chained is not None and bool(chained.decisions.steps(chained.decisions.start))
     except InputError:
         return False
-    chained = chain(program, program.stages[-1].buffer, host())
-    return chained is not None and chained.default() is not None
 
 
 @functools.lru_cache(maxsize=1024)

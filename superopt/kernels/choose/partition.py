@@ -105,6 +105,7 @@ class _Partition:
         homes: the roots of the regions in which a node is computed; a value that XLA computes is its own home.
         members: the nodes of a region.
         below: the nodes of a region that its product reads.
+        works: the work of a region, where it is known.
     """
 
     def __init__(self, graph: Graph, kept: Set[Node]) -> None:
@@ -118,6 +119,7 @@ class _Partition:
         self.homes: dict[Node, set[Node]] = {}
         self.members: dict[Node, set[Node]] = {}
         self.below: dict[Node, set[Node]] = {}
+        self.works: dict[Node, float] = {}
         self._grow()
 
     def _grow(self) -> None:
@@ -131,10 +133,12 @@ class _Partition:
             readers = {home for user in self.users[node] for home in self.homes[user]}
             if node in outputs or not readers:
                 self._open(node)
-            elif self._is_view(node) or self._joins(node, readers):
+            elif (view := self._is_view(node)) or self._joins(node, readers):
                 self.homes[node] = readers
                 for root in readers & self.members.keys():
                     self._add(root, node)
+                    if view and node in self.generated:
+                        self.works.pop(root, None)
             else:
                 self._open(node)
 
@@ -170,19 +174,37 @@ class _Partition:
         if family == "reduction" and any(is_contraction(n) or n.op == "concatenate" for n in members):
             return False  # under a choice between operands loops are neither shared nor vectors: 47 ms in place of 0.1
         inner = [u for u in self.users[node] if u in members]
-        if family == "elementwise" and all(_is_pointwise(u) and u.shape == node.shape for u in inner):
+        pointwise = family == "elementwise" and all(_is_pointwise(u) and u.shape == node.shape for u in inner)
+        if pointwise or (is_contraction(node) and self._is_at_one_index(node, members)):
+            self.works.pop(root, None)
             return True
         return self._pays(root, node)
 
+    def _is_at_one_index(self, node: Node, members: set[Node]) -> bool:
+        """Whether a node is read at the index of the region's result alone, so that both take their own work."""
+        above = {node}
+        for n in (stack := [node]):  # grows while it is walked
+            for u in self.users[n]:
+                if u in members and u not in above:
+                    if not (_is_pointwise(u) and u.shape == node.shape):
+                        return False
+                    above.add(u)
+                    stack.append(u)
+        return True
+
     def _pays(self, root: Node, node: Node) -> bool:
         """Whether the fused kernel does no more work than two kernels."""
-        members = self.members[root]
-        joint = _cut_out(root, members | {node})
-        alone = _cut_out(node, {node})
-        if lookup(node.op).family == "reduction" and not _rows_fit(node):
+        members, family = self.members[root], lookup(node.op).family
+        if family == "reduction" and not _rows_fit(node):
             return False
-        apart, together = work(_price(_cut_out(root, members))) + work(_price(alone)), work(_price(joint))
-        return together < inf and together <= _AGAIN * apart + 1.0
+        if root not in self.works:
+            self.works[root] = work(_price(_cut_out(root, members)))
+        alone = 0.0 if family == "movement" else work(_price(_cut_out(node, {node})))
+        together = work(_price(_cut_out(root, members | {node})))
+        pays = together < inf and together <= _AGAIN * (self.works[root] + alone) + 1.0
+        if pays:
+            self.works[root] = together
+        return pays
 
     def regions(self) -> tuple[Region, ...]:
         """The regions, operands first."""

@@ -206,14 +206,14 @@ def better_layout(
 ) -> State:
     """A selection in the layouts that it is written in, or with channels last throughout, whichever is cheaper.
 
-    `like` is a problem over the same forms whose memos are shared.
+    `like` is a problem over the same forms whose prices are shared.
     """
     selection = selection or [0] * snapshot.size
     last = channels_last(snapshot, selection)
     candidates = [[home, *{lies} - {home}] for home, lies in zip(snapshot.home, last, strict=True)]
     problem = Problem(snapshot, pricer, candidates)
     if like is not None:
-        problem.wants, problem.memo = like.wants.of_snapshot(snapshot), like.memo
+        problem.memo = like.memo
     return min((State(problem, selection), State(problem, selection, last)), key=lambda state: state.cost)
 
 
