@@ -15,7 +15,15 @@ from costmodel.labels.forms import softmax
 from costmodel.labels.microsuite import suite
 from costmodel.model import learned_file, network
 from costmodel.model.catalogue import Catalogue, tabulate
-from costmodel.model.encode import KernelEncoder, KernelStructure, join, kernel_features, pack, pooled_features
+from costmodel.model.encode import (
+    KernelEncoder,
+    KernelStructure,
+    _sum_rows,
+    join,
+    kernel_features,
+    pack,
+    pooled_features,
+)
 from costmodel.model.forward import Forward
 from costmodel.model.learned import Learned, predict
 from superopt.ir.build import dot, kernel, tensor
@@ -71,6 +79,14 @@ def test_pooled_features_are_sums_and_maxima_of_the_nodes_of_a_kernel_and_their_
         wanted = values.sum(0), values.max(0, initial=0.0), np.bincount(ops, minlength=len(OPCODES))
         numbers = np.concatenate(wanted)
         np.testing.assert_allclose(got, np.sign(numbers) * np.log1p(np.abs(numbers)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("owner", [[0, 1, 2], [0, 0, 2], [0, 2], [1, 1, 1], []])
+def test_rows_of_a_kernel_are_summed_however_many_it_has(owner: list[int]) -> None:
+    values = np.random.default_rng(0).random((len(owner), 2))
+    wanted = np.zeros((3, 2))
+    np.add.at(wanted, owner, values)
+    np.testing.assert_allclose(_sum_rows(values, np.array(owner, int), 3), wanted)
 
 
 def test_entries_last_as_long_as_their_nodes() -> None:

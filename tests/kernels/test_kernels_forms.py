@@ -16,7 +16,7 @@ from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.index import Symbol, of_atom, substitute
 from superopt.kernels.choose.defaults import traces, written
 from superopt.kernels.choose.regions import Region
-from superopt.kernels.choose.transforms import transformed
+from superopt.kernels.choose.transforms import TransformSizes, _cycles, transformed
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
@@ -24,6 +24,7 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import build
 from superopt.kernels.schedule.trace import apply
 from superopt.make.plain import in_regions, own_form
+from tests.support.machines import WIDE
 from tests.support.rules_numeric import NHWC
 from verifier.schedules import check_schedule
 from verifier.verdict import REFUTED
@@ -129,3 +130,13 @@ def test_axes_of_one_element_are_read_at_0() -> None:
 def test_the_code_of_winograd_is_validated() -> None:
     (region,) = winograd(8, channels=32)
     assert backend_of("native").validate(region.graph).proved
+
+
+def test_rows_that_do_not_fill_a_tile_take_time_as_well() -> None:
+    sizes = TransformSizes(lanes=8, item=4, rows=1, across=1, images=1, planes=16, depth=16, columns=16)
+    cycles = [
+        _cycles(replace(sizes, rows=rows), {"block": rows, "columns": 16, "tile": (1, 4)}, WIDE, 1)
+        for rows in (1, 4, 5, 8)
+    ]
+    assert cycles == sorted(cycles)
+    assert cycles[2] > 1.5 * cycles[1], "a second tile, of one row"
