@@ -22,7 +22,7 @@ from superopt.kernels.choose.specs import NATIVE
 from superopt.measure import KernelTiming, Timing, compare, session, time_kernels
 from superopt.measure.compare import ran, serialisable
 from superopt.measure.kernels import XLA, KernelSettings, copies, kernel_events
-from superopt.measure.numerics import Tolerance
+from superopt.measure.numerics import Tolerance, output_errors
 from superopt.measure.session import ComparisonSettings
 from superopt.workshop.job import Failure, resolve
 from superopt.workshop.process import Worker
@@ -215,3 +215,8 @@ def test_a_reference_that_is_known_is_not_called() -> None:
     assert len([r for r in rounds if "2" in r]) == session.PRUNE_ROUNDS
     level = list(session.compare_events(maker("original", 0.2), {0: makers[1]}, [X], settings))
     assert [e["index"] for e in level if e["event"] == "failed"] == [0, session.REFERENCE]
+
+
+def test_a_program_with_other_results_is_wrong() -> None:
+    for expected, got, wrong in (([X], [X], False), ([X], [X, X], True), ([X], [], True), ([], [X], True)):
+        assert bool(session._wrong(output_errors(expected, got), expected, ComparisonSettings())) == wrong
