@@ -23,7 +23,7 @@ from superopt.frontends.onnx.frontend import (
     load_symbolic,
     randomize_weights,
 )
-from superopt.frontends.onnx.model import identifiers
+from superopt.frontends.onnx.model import _fold_constants, identifiers
 from superopt.frontends.onnx.weights import roles
 from superopt.ir.interp import evaluate
 from tests.support.onnx_models import info, mlp, model, node
@@ -290,3 +290,30 @@ def test_integers_of_32_bits_take_the_direct_call_of_a_program_for_64(tmp_path: 
         np.testing.assert_array_equal(program(ids)[0], table[[1, 3]])
         assert program.direct is not None
         np.testing.assert_array_equal(program.direct(ids)[0], table[[1, 3]])  # raises for types that it does not take
+
+
+@pytest.mark.parametrize(
+    ("shape", "value", "folded"),
+    [
+        (np.array([2, 3]), np.array([0.5], np.float32), True),
+        (np.array([2, 3]), None, True),
+        (np.array([2, 3], np.int32), None, False),
+        (np.array(2), None, False),
+        (np.array([[2, 3]]), None, False),
+        (np.array([2, 3]), np.array([1]), False),
+        (np.array([2, 3]), np.array([True]), False),
+        (np.array([2, 3]), np.array([0.5, 0.5], np.float32), False),
+    ],
+)
+def test_constants_of_floats_are_weights_that_take_no_memory(
+    shape: np.ndarray, value: np.ndarray | None, folded: bool
+) -> None:
+    """What the definition of the op does not allow stays, and is refused where it is computed."""
+    attrs = {} if value is None else {"value": numpy_helper.from_array(value)}
+    made, stored = helper.make_node("ConstantOfShape", ["shape"], ["y"], **attrs), {"shape": shape}
+    assert _fold_constants([made], stored, None, None) == ([] if folded else [made])
+    assert ("y" in stored) == folded
+    if folded:
+        assert stored["y"].shape == (2, 3)
+        assert stored["y"].strides == (0, 0)
+        assert set(stored["y"].ravel()) == {0.0 if value is None else 0.5}
