@@ -32,8 +32,6 @@ from superopt.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "superopt" / "lab"
-LEFT_OUT = shutil.ignore_patterns(".*", "build")
-"""What is not copied: the environment, the history and what is built; tests read all of the rest."""
 INSTEAD = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "in": "not in", "not in": "in", "is": "is not",
     "is not": "is", "and": "or", "or": "and", "not": "", "+": "-", "-": "+", "*": "+", "//": "*", "/": "*", "%": "*",
@@ -222,7 +220,7 @@ def tried(
     fates: list[Fate] = []
     with tempfile.TemporaryDirectory(prefix="superopt-mutants-") as folder:
         copy = Path(folder)
-        shutil.copytree(ROOT, copy, ignore=LEFT_OUT, dirs_exist_ok=True)  # with what is compiled
+        shutil.copytree(ROOT, copy, ignore=_not_copied, dirs_exist_ok=True)  # with what is compiled
         for mutant in mutants:
             file = copy / mutant.path
             source = file.read_text(encoding="utf-8")
@@ -237,6 +235,11 @@ def tried(
             fates.append(Fate(mutant, noticed, time.monotonic() - begin_s))
             say(f"{noticed.rpartition('::')[2] or 'SURVIVED':40s} {mutant} ({fates[-1].seconds:.0f} s)")
     return fates
+
+
+def _not_copied(folder: str, names: list[str]) -> set[str]:
+    """Names in a folder that are not copied: environment, history and what is built; tests read all of the rest."""
+    return {name for name in names if name.startswith(".") or (name == "build" and Path(folder) == ROOT)}
 
 
 def _noticed(copy: Path, tests: Sequence[str], most_s: float) -> str:

@@ -75,8 +75,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "    if n == 9:\n        return 0\n    return n\n",
         "tests/room/test_a.py": "from pathlib import Path\nfrom superopt.room.a import checked\n\ndef test_a():\n"
         "    assert checked(1) == 1\n    assert checked(0) == 0\n"
-        "    assert (Path(__file__).parents[2] / 'docs' / 'page.md').exists()\n",
-        "docs/page.md": "",
+        "    root = Path(__file__).parents[2]\n"
+        "    assert (root / 'docs' / 'page.md').exists() and (root / 'superopt' / 'build' / 'b.py').exists()\n"
+        "    assert not (root / 'build').exists() and not (root / '.git').exists()\n",
+        **dict.fromkeys(("docs/page.md", "superopt/build/b.py", "build/site.html", ".git/config"), ""),
         "pyproject.toml": "",
     }
     for name, text in files.items():
