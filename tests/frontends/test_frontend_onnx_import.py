@@ -317,3 +317,14 @@ def test_constants_of_floats_are_weights_that_take_no_memory(
         assert stored["y"].shape == (2, 3)
         assert stored["y"].strides == (0, 0)
         assert set(stored["y"].ravel()) == {0.0 if value is None else 0.5}
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(6, (2, 2, 2)), (7, (3, 3, 1)), (5, (2, 2, 1)), (4, (2, 2, 0))])
+def test_a_split_into_so_many_parts_ends_with_the_smallest(size: int, sizes: tuple[int, ...]) -> None:
+    split = helper.make_node("Split", ["x"], ["a", "b", "c"], axis=0, num_outputs=3)
+    outputs = [info(name, (n,)) for name, n in zip("abc", sizes, strict=True)]
+    made = model([split], [info("x", (size,))], outputs, opset=18)
+    x = np.arange(size, dtype=np.float32)
+    found = load_model(made)(x)
+    assert tuple(len(part) for part in found) == sizes
+    np.testing.assert_array_equal(np.concatenate(found), x)

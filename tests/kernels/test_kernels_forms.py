@@ -140,3 +140,14 @@ def test_rows_that_do_not_fill_a_tile_take_time_as_well() -> None:
     ]
     assert cycles == sorted(cycles)
     assert cycles[2] > 1.5 * cycles[1], "a second tile, of one row"
+
+
+def test_weights_that_do_not_fit_beside_the_tiles_of_a_task_are_read_again() -> None:
+    sizes = TransformSizes(lanes=8, item=4, rows=1, across=1, images=1, planes=16, depth=64, columns=128)
+    weights, a_tile = 16 * 64 * 128 * 4, 16 * (64 + 128) * 4
+    fit = (WIDE.l2 - weights) // a_tile // 4 * 4
+    within, beyond = (
+        _cycles(replace(sizes, rows=rows), {"block": rows, "columns": 128, "tile": (1, 4)}, WIDE, 1) / rows
+        for rows in (fit, fit + 4)
+    )
+    assert beyond > 1.001 * within

@@ -134,6 +134,26 @@ def test_a_fit_finds_what_the_estimate_misses_and_survives_its_file(tmp_path: Pa
         model.read(path)
 
 
+def test_the_model_corrects_estimates_by_networks_of_two_layers() -> None:
+    rng, width, inputs = np.random.default_rng(0), 3, 2 * len(stages.NAMES)
+    programs = [rng.standard_normal((count, len(stages.NAMES))).astype(np.float32) for count in (1, 3)]
+    names, ranks = len(stages.NAMES), np.sort(rng.standard_normal((len(stages.NAMES), 5)), 1)
+    sizes = {"w1": (2, inputs, width), "b1": (2, width), "w2": (2, width, width), "b2": (2, width), "w3": (2, width)}
+    layers = {name: 0.3 * rng.standard_normal(size) for name, size in sizes.items()}
+    fitted = model.Staged(
+        mean=rng.standard_normal(names), std=1 + rng.random(names), ranks=ranks, b3=rng.standard_normal(2),
+        interval=0.1, **layers,
+    )  # fmt: skip
+    found = fitted.members(programs)
+    for k in range(2):
+        w1, b1, w2, b2, w3 = (array[k] for array in layers.values())
+        for n, rows in enumerate(programs):
+            h = np.maximum(model.encode(rows, fitted.mean, fitted.std, ranks) @ w1 + b1, 0)
+            logs = np.maximum(h @ w2 + b2, 0) @ w3 + fitted.b3[k]
+            nanoseconds = np.exp(logs) * 2.0 ** rows[:, stages.NAMES.index("log_seconds")]
+            assert found[k, n] == pytest.approx(np.log(model.CALL_S + 1e-9 * nanoseconds.sum()), rel=1e-5)
+
+
 def test_figures_of_a_perfect_model_and_of_none() -> None:
     labels = _labels()
     perfect = schedule_eval.figures(labels.seconds, labels)
