@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -309,7 +310,7 @@ def test_constants_of_floats_are_weights_that_take_no_memory(
     shape: np.ndarray, value: np.ndarray | None, folded: bool
 ) -> None:
     """What the definition of the op does not allow stays, and is refused where it is computed."""
-    attrs = {} if value is None else {"value": numpy_helper.from_array(value)}
+    attrs: dict[str, Any] = {} if value is None else {"value": numpy_helper.from_array(value)}
     made, stored = helper.make_node("ConstantOfShape", ["shape"], ["y"], **attrs), {"shape": shape}
     assert _fold_constants([made], stored, None, None) == ([] if folded else [made])
     assert ("y" in stored) == folded
