@@ -14,6 +14,7 @@ The guards of one monomial are split as a whole, so that the number of cases doe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,7 +22,7 @@ from typing import Any, TypeAlias
 
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
-from verifier.equal.poly import Poly, var
+from verifier.equal.poly import Poly, const, var
 from verifier.equal.solver import NO, Context
 
 
@@ -203,7 +204,24 @@ def combine(p: NF) -> NF:
         key = (m.sizes, atoms)
         old = table.get(key)
         table[key] = replace(m, coef=m.coef + (old.coef if old else 0), atoms=atoms)
+    plain = [m for m in table.values() if m.coef and not m.atoms and all(e > 0 for _, e in m.sizes)]
+    if len(plain) > 1:
+        return [*(m for m in table.values() if m.coef and m not in plain), *_one_size(plain), *rest]
     return [m for m in table.values() if m.coef] + rest
+
+
+def _one_size(p: NF) -> NF:
+    """A sum of sizes and numbers as one size, as it is written where integers are added."""
+    scaled = math.lcm(*(m.coef.denominator for m in p))
+    total = const(0)
+    for m in p:
+        term = const(int(m.coef * scaled))
+        for q, e in m.sizes:
+            for _ in range(e):
+                term = term * q
+        total = total + term
+    coef, sizes = factors(total)
+    return [Monomial(coef / scaled, sizes)] if total.terms else []
 
 
 def canonical(m: Monomial) -> str:
@@ -218,7 +236,7 @@ def canonical(m: Monomial) -> str:
         atoms.sort(key=lambda a: (a.label, a.exp, tuple(str(x.subst(blank)) for x in a.args)))
     names: dict[str, Poly] = {}
     polys = [x for a in atoms for x in a.args]
-    polys += sorted((p for g in m.guards for p in _polys(g)), key=lambda x: str(x.subst(blank)))
+    polys += sorted((p for g in m.guards for p in comparands(g)), key=lambda x: str(x.subst(blank)))
     for x in polys:
         for mono, _ in x.terms:
             for name in mono:
@@ -232,10 +250,11 @@ def canonical(m: Monomial) -> str:
     return "*".join(sizes + parts) + "|" + ";".join(guards) + f"|{len(m.binders)}"
 
 
-def _polys(g: Cond) -> list[Poly]:
+def comparands(g: Cond) -> list[Poly]:
+    """The polynomials that a condition compares with 0."""
     if g.poly is not None:
         return [g.poly]
-    return [p for a in g.args for p in _polys(a)]
+    return [p for a in g.args for p in comparands(a)]
 
 
 def common(p: NF) -> tuple[Atom, ...]:

@@ -68,7 +68,10 @@ def keep(eqn: core.JaxprEqn, xs: Sequence[Node], out: Sequence[TensorType]) -> t
         return [data_of(x) for x in (results if primitive.multiple_results else (results,))]
 
     host = params["model"] if is_host_call(primitive) else b""
-    return _node(primitive.name, (primitive, _identity(params), kinds), call, xs, out, not eqn.effects, host)
+    nodes = _node(primitive.name, (primitive, _identity(params), kinds), call, xs, out, not eqn.effects, host)
+    whole = nodes[0].inputs[0] if nodes[0].op == "result" else nodes[0]
+    opaque.state(whole["params_key"], params)
+    return nodes
 
 
 def keep_function(
