@@ -384,8 +384,8 @@ class Terms(Places):
     def _side(self, t: ScalarTerm, dtype: str) -> Poly | None:
         """The polynomial of a term as an operand of a comparison, for which -0 and 0 are equal; None if it has none.
 
-        A sum of floats has one if no rounding occurs in it, or if it is one of a size and a small number: large sizes,
-        which are rounded, then stay larger than the small numbers with which such a sum is compared.
+        A sum of floats has one if no rounding occurs in it.  It also has one if it is that of a size and a small
+        number: sizes that are rounded are so large that the sum stays larger than all small numbers.
         """
         known = plain_position(t, dtype in INTEGERS and not self.typed)
         if known is not None or dtype in INTEGERS or not isinstance(t, Apply) or t.fn not in RING:

@@ -301,8 +301,8 @@ class Normaliser:
 
     def _has_value(self, fn: str, ps: Sequence[NF]) -> bool:
         """Whether a partial function has a value at its arguments: a sum of positive terms, a divisor that is not 0."""
-        if fn == "rem" and (divisor := _number(ps[1])) is not None:
-            return divisor != 0
+        if steps(fn):  # a remainder
+            return _number(ps[1]) not in (None, 0)
         if fn not in ("log", "sqrt") or self.laws == EXACT or not ps[0]:
             return False
         known = (*self.records.conditions(), *(f for m in ps[0] for f in index_ranges(self.ctx, m)))

@@ -322,7 +322,7 @@ class _Work:
             if node in sorts:
                 sort = sorts[node]
                 types = [terms.type_of(x.type) for x in sort.operands]
-                return value_at(terms, sort, index, list(map(of, sort.operands)), types)
+                return value_at(terms, sort, tuple(index), list(map(of, sort.operands)), types)
             name, array = node["name"], graph.constants.get(node["name"])
             if array is not None and 0 < array.size <= SMALL:
                 return terms.entries(array, index)

@@ -21,7 +21,6 @@ from superopt.ir.ops.table import lookup
 from superopt.ir.program import map_nodes
 from superopt.ir.types import FLOATS, INTEGERS, TensorType
 from verifier.equal import conditions as c
-from verifier.equal.algebra import Terms
 from verifier.equal.conditions import unwrap
 from verifier.equal.terms import ScalarTerm
 
@@ -80,7 +79,7 @@ def sort_of(node: Node) -> Sort | None:
     return Sort(whole.inputs, number, params["axis" if greatest else "dimension"], greatest)
 
 
-def value_at(terms: Terms, sort: Sort, index: Index, readers: Sequence[Reader], types: Sequence[TensorType]) -> Any:
+def value_at(terms: Any, sort: Sort, index: Index, readers: Sequence[Reader], types: Sequence[TensorType]) -> Any:
     """The value of a result of a sort at an index.
 
     Args:
@@ -104,7 +103,7 @@ def value_at(terms: Terms, sort: Sort, index: Index, readers: Sequence[Reader], 
     return readers[sort.result](*before, terms.to_index(place), *behind)
 
 
-def _place(terms: Terms, sort: Sort, index: Index, entry: Callable[..., ScalarTerm], kind: TensorType) -> ScalarTerm:
+def _place(terms: Any, sort: Sort, index: Index, entry: Callable[..., ScalarTerm], kind: TensorType) -> ScalarTerm:
     """The place at which the key of an entry stands, as a number; of the first entry that of an extreme."""
     position, size = index[sort.axis], kind.shape[sort.axis]
     first = terms.known(c.eq(unwrap(position), 0))
