@@ -15,7 +15,7 @@ The guards of one monomial are split as a whole, so that the number of cases doe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -204,24 +204,29 @@ def combine(p: NF) -> NF:
         key = (m.sizes, atoms)
         old = table.get(key)
         table[key] = replace(m, coef=m.coef + (old.coef if old else 0), atoms=atoms)
-    plain = [m for m in table.values() if m.coef and not m.atoms and all(e > 0 for _, e in m.sizes)]
-    if len(plain) > 1:
-        return [*(m for m in table.values() if m.coef and m not in plain), *_one_size(plain), *rest]
     return [m for m in table.values() if m.coef] + rest
 
 
-def _one_size(p: NF) -> NF:
-    """A sum of sizes and numbers as one size, as it is written where integers are added."""
-    scaled = math.lcm(*(m.coef.denominator for m in p))
+def with_one_size(p: NF, dims: Collection[str]) -> NF:
+    """The sum with its sizes and numbers added up to one size, as it is written where integers are added."""
+    plain = [m for m in p if not (m.atoms or m.binders or m.guards) and _of_sizes(m, dims)]
+    if len(plain) < 2:
+        return p
+    scaled = math.lcm(*(m.coef.denominator for m in plain))
     total = const(0)
-    for m in p:
+    for m in plain:
         term = const(int(m.coef * scaled))
         for q, e in m.sizes:
             for _ in range(e):
                 term = term * q
         total = total + term
     coef, sizes = factors(total)
-    return [Monomial(coef / scaled, sizes)] if total.terms else []
+    return [m for m in p if m not in plain] + ([Monomial(coef / scaled, sizes)] if total.terms else [])
+
+
+def _of_sizes(m: Monomial, dims: Collection[str]) -> bool:
+    """Whether the factors of a monomial are sizes, none of them a divisor."""
+    return all(e > 0 and q.vars <= set(dims) for q, e in m.sizes)
 
 
 def canonical(m: Monomial) -> str:

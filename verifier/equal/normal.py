@@ -51,6 +51,7 @@ from verifier.equal.monomial import (
     scale,
     tidy,
     times,
+    with_one_size,
     without,
 )
 from verifier.equal.poly import Poly, form_of, quoted, var
@@ -281,7 +282,7 @@ class Normaliser:
 
     def _function(self, fn: str, ps: list[NF]) -> NF:
         """The normal form of a function of arguments that have no binder-free guards left."""
-        ps = [combine(p) for p in ps]
+        ps = [with_one_size(combine(p), self.ctx.dims) for p in ps]
         if fn == "recip":
             return self._reciprocal(ps[0])
         if self.laws == RANGE and fn == "exp":
