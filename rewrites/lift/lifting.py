@@ -492,6 +492,8 @@ def lift(name: str, left: Graph, right: Graph, sizes: Sequence[str], premises: S
     """
     if left.constants or right.constants:
         raise Unliftable("an array that a function closes over")
+    if any(len(node.types) > 1 for graph in (left, right) for node in graph.nodes()):
+        raise Unliftable("an operation with several results")
     walk = GraphWalk(sizes)
     sides: list[list[Any]] = []
     roots = [walk.fresh(node) for node in left.outputs]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class Opaque:
 
 
 _BY_KEY: dict[str, Opaque] = {}
+_PARAMS: dict[str, dict[str, bool | int | str]] = {}
 _KEY_OF: dict[Hashable, str] = {}
 _LOCK = threading.Lock()
 
@@ -72,6 +73,19 @@ def register_module(primitive: str, module: bytes, call: OpaqueCall) -> str:
     with _LOCK:
         _BY_KEY.setdefault(key, Opaque(primitive, key, call, module))
     return key
+
+
+def state(key: str, params: Mapping[str, Any]) -> None:
+    """Keep the parameters of an operation that are truth values, numbers or words."""
+    plain = {name: value for name, value in params.items() if isinstance(value, bool | int | str)}
+    if plain:
+        with _LOCK:
+            _PARAMS.setdefault(key, plain)
+
+
+def params_of(key: str) -> dict[str, bool | int | str]:
+    """Return the parameters of an operation that were stated in this process; empty where none were."""
+    return _PARAMS.get(key, {})
 
 
 def key_of_module(primitive: str, module: bytes) -> str:

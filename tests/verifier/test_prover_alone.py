@@ -228,3 +228,59 @@ def test_the_verdict_says_that_rounding_decides() -> None:
     found = superopt.verify(left, right, *specs)
     assert found.status == UNKNOWN
     assert found.cause.startswith(BY_ROUNDING)
+
+
+def assumptions_of(verdict: Verdict) -> tuple[str, ...]:
+    assert verdict.domain is not None, verdict
+    return verdict.domain.assumptions
+
+
+def test_a_nan_of_the_program_is_no_number() -> None:
+    """0 times it is not 0, and a difference of it and itself neither; sizes at which it is met are named."""
+    found = asked(lambda x: jnp.var(x, ddof=1) * 0, lambda x: jnp.float32(0), "float32[n]")
+    assert any("n - 2 >= 0" in a for a in assumptions_of(found))
+    assert not asked(lambda x: x, lambda x: x + 0 * jnp.var(x, ddof=1), "float32[n]").proved
+    assert not asked(lambda x: x + jnp.nan - jnp.nan, lambda x: x, "float32[n]").proved
+    assert not asked(lambda p, x: x, lambda p, x: x + 0 * jnp.where(p, x, jnp.nan), "bool[n]", "float32[n]").proved
+    first = asked(lambda x: x + 0 * jnp.where(jnp.arange(x.shape[0]) == 0, jnp.nan, 1.0), lambda x: x, "float32[n]")
+    assert not first.proved
+
+
+def test_divisors_have_any_name() -> None:
+    found = asked(
+        lambda **g: g["nan()"] * g["x"] / g["nan()"], lambda **g: g["x"], **{"nan()": "float32[n]", "x": "float32[n]"}
+    )
+    assert any("nan() is not zero" in a for a in assumptions_of(found))
+
+
+@pytest.mark.parametrize("divisor", [lambda x: x[::-1], lambda x: jnp.ones_like(x) * (x.shape[0] - 1)])
+def test_a_remainder_is_by_what_is_not_zero(divisor: Function) -> None:
+    assert not asked(lambda x: x, lambda x: x + 0 * lax.rem(x, divisor(x)), "float32[n]").proved
+    found = asked(lambda x: x + 0 * lax.rem(x, divisor(x)), lambda x: x, "float32[n]")
+    assert any("arguments of rem" in a for a in assumptions_of(found))
+    three = asked(lambda x: x, lambda x: x + 0 * lax.rem(x, jnp.full_like(x, 3)), "float32[n]")
+    assert three.proved
+    assert not any("rem" in a for a in assumptions_of(three))
+
+
+def test_comparisons_see_that_sizes_were_rounded() -> None:
+    """Above 2^24 a float32 lacks sizes: there neighbours are equal."""
+
+    def size(x: Any, more: int = 0) -> Any:
+        return jnp.asarray(x.shape[0] + more).astype("float32")
+
+    for constraint, proved in (("n >= 1", False), ("n <= 1000", True)):
+        made = make_statement(
+            "sizes", lambda x: jnp.where(size(x, 1) - size(x) == 1, x, 0), lambda x: x, ("n",), {}, (constraint,)
+        )
+        assert proved_alone(made).proved == proved
+    assert not asked(lambda i: i * (size(i, 1) - size(i)).astype("int32"), lambda i: i, "int32[n]").proved
+    assert asked(lambda x: x * (size(x, 1) - size(x)), lambda x: x, "float32[n]").proved
+
+
+def test_float64_tells_a_constant_from_its_fraction() -> None:
+    table = np.array([0.1, 0.7], np.float32)
+    found = asked(
+        lambda x: jnp.where(jnp.asarray(table).astype("float64")[0] < 0.1, x, 2 * x), lambda x: x, "float64[n]"
+    )
+    assert not found.proved

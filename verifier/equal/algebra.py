@@ -14,6 +14,7 @@ for NaN and infinities.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from verifier.equal.conditions import Cond, CondOrBool, Int, Sym, unwrap
 from verifier.equal.domains import Domains
 from verifier.equal.equality import Proof
 from verifier.equal.infinities import NAN, cases_of, chooses_infinity, of_infinities, without_value
-from verifier.equal.normal import REAL
+from verifier.equal.normal import MULTISET, REAL
 from verifier.equal.places import Places
 from verifier.equal.poly import Poly, const, divide, form_of, greatest, least, unknown, var
 from verifier.equal.positions import (
@@ -72,8 +73,8 @@ WIDE = ("int32", "int64", "uint32", "uint64")
 SINGLE = ("float32", "float64")
 """Floats that round sizes no more than results."""
 WIDEST = "float64"
-PLACE, VALUE = "place#", "extreme#"
-"""Prefixes of unknown integers, behind which their number stands: places of extremes, and extremes."""
+PLACE, VALUE, UPWARDS, DOWNWARDS = "place#", "extreme#", "upwards#", "downwards#"
+"""Prefixes of unknown integers, behind which their number stands: places of extremes, extremes, places in an order."""
 TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 """Comparison -> the same comparison with its operands swapped."""
 LARGEST_DENOMINATOR = 1000
@@ -83,6 +84,10 @@ ROUNDED = "a size as a float is rounded as results of floats are"
 BESIDE_INFINITY = "numbers beside infinities are finite"
 MIXED = "results are finite and rounded alike in all types of floats"
 ANY_ZERO = "which zero a maximum or a minimum over both zeros gives is not said"
+ANY_ORDER = "in which order a sort leaves zeros of both signs is not said"
+ZEROS = {"max": ANY_ZERO, "min": ANY_ZERO, MULTISET: ANY_ORDER}
+"""Reductions of floats -> what class exact leaves open about them."""
+SORTED = "values that are sorted are numbers"
 
 
 class Wraps(Exception):
@@ -98,6 +103,7 @@ class Terms(Places):
         typed: name them with their type (`add[int8]`), for the tier of bits; entries are then no positions.
         apart: name functions of floats that round with their type (`add[bfloat16]`), since types round differently.
         ranges: ranges of integers.
+        fractions: let a float32 constant stand for a simple fraction; float64 tells both apart.
         finite: assume that values tested for being finite are so, if they are finite wherever inputs are.
         tested: whether such values occurred.
         domains: where values are defined.
@@ -113,6 +119,7 @@ class Terms(Places):
     finite: bool = False
     typed: bool = False
     apart: bool = False
+    fractions: bool = True
     tested: bool = False
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     arithmetic: dict[int, tuple[ScalarTerm, str]] = field(default_factory=dict[int, tuple[ScalarTerm, str]])
@@ -146,25 +153,26 @@ class Terms(Places):
 
     def _at_place(self, made: Read, dtype: str) -> ScalarTerm:
         """An entry, or the extreme of the entries among which it stands at the place of that extreme."""
-        for number, at in dict.fromkeys(place for p in made.index for place in _places(p)):
-            known, names = self.held[number]
+        for name, at in dict.fromkeys(place for p in made.index for place in _places(p)):
+            what, _, number = name.partition("#")
+            known, names = self.held[int(number)]
             if not isinstance(known, Reduce) or not isinstance(known.body, Read):
                 continue
-            body, here = known.body, dict(zip(names, at, strict=True))
-            place = _on_axis(unknown(f"{PLACE}{number}", at), known.size.subst(here))
+            body, here = known.body, dict(zip(names, at, strict=False))  # behind these stands a position in an order
+            size = known.size.subst(here)
+            place = _on_axis(unknown(name, at), size)
             if made == _read_at(body, {**here, known.var: place}):
-                return self._of_entries(known.kind, known.size.subst(here), body, known.var, here, dtype)
+                if known.kind != MULTISET:
+                    return self._of_entries(known.kind, size, body, known.var, here, dtype)
+                entry_at = functools.partial(_entry_at, body, known.var, here)
+                return self.in_order(Sym(size), Sym(at[-1]), entry_at, dtype, greatest=f"{what}#" == DOWNWARDS)
         return made
 
     def _of_entries(
         self, kind: str, size: Poly, body: Read, over: str, here: Mapping[str, Poly], dtype: str
     ) -> ScalarTerm:
         """The extreme of entries over a fresh index in place of the variable `over`."""
-
-        def entry_at(k: Int) -> ScalarTerm:
-            return _read_at(body, {**here, over: unwrap(k)})
-
-        return self.reduce(kind, [Sym(size)], entry_at, dtype)
+        return self.reduce(kind, [Sym(size)], functools.partial(_entry_at, body, over, here), dtype)
 
     def entries(self, array: np.ndarray, index: Sequence[Int]) -> ScalarTerm:
         """The entry of a small constant array."""
@@ -194,7 +202,7 @@ class Terms(Places):
             if not value and math.copysign(1.0, value) < 0:
                 return self.of_floats(Apply("neg", (ZERO,)))
             exact = Fraction(value)
-            simple = exact.limit_denominator(LARGEST_DENOMINATOR)
+            simple = exact.limit_denominator(LARGEST_DENOMINATOR) if self.fractions else exact
             if simple != exact and dtype == "float32" and float(np.float32(float(simple))) == value:
                 self.assumptions[FRACTIONS] = None
                 return Const(simple)
@@ -218,7 +226,7 @@ class Terms(Places):
             return self._integers(fn, dtype, args)
         if dtype in FLOATS and (special := self._beside_infinity(fn, dtype, args)) is not None:
             return special
-        if any(isinstance(a, Integer) for a in args) and (p := self._sum_of_sizes(fn, args)) is not None:
+        if any(isinstance(a, Integer) for a in args) and (p := self._sum_of_sizes(fn, dtype, args)) is not None:
             self._as_float(p, dtype)
             return integer(p)
         if dtype not in FLOATS:
@@ -232,10 +240,15 @@ class Terms(Places):
         self.floating[id(made)] = made
         return made
 
-    def _sum_of_sizes(self, fn: str, args: Sequence[ScalarTerm]) -> Poly | None:
-        """A function of sizes as floats as a polynomial; None where a zero of it may have the sign -0."""
+    def _sum_of_sizes(self, fn: str, dtype: str, args: Sequence[ScalarTerm]) -> Poly | None:
+        """A function of sizes as floats as a polynomial; None where a zero of it may have the sign -0.
+
+        Sums and products of sizes that the type does not hold are None, too: they see how these were rounded.
+        """
         known = [p for a in args if (p := position(a)) is not None]
         here = fn in RING | LATTICE | {"abs"} and len(known) == len(args)
+        if fn in ("add", "sub", "mul") and not all(self.ranges.exact(p, dtype) for p in known):
+            return None
         total = self._positions(fn, known) if here else None
         signless = fn in ("add", "sub", "abs", *LATTICE) or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
         return total if total is None or signless or self.known(c.ne(total, 0)) else None
@@ -369,13 +382,21 @@ class Terms(Places):
         return self._truth(made)
 
     def _side(self, t: ScalarTerm, dtype: str) -> Poly | None:
-        """The polynomial of a term as an operand of a comparison, for which -0 and 0 are equal; None if it has none."""
+        """The polynomial of a term as an operand of a comparison, for which -0 and 0 are equal; None if it has none.
+
+        A sum of floats has one if no rounding occurs in it.  It also has one if it is that of a size and a small
+        number: sizes that are rounded are so large that the sum stays larger than all small numbers.
+        """
         known = plain_position(t, dtype in INTEGERS and not self.typed)
         if known is not None or dtype in INTEGERS or not isinstance(t, Apply) or t.fn not in RING:
             return known
         parts = [p for a in t.args if (p := self._side(a, dtype)) is not None]
         value = of_positions(t.fn, parts) if len(parts) == len(t.args) else None
-        return value if value is not None and self.ranges.exact(value, dtype) else None
+        if value is None or all(self.ranges.exact(p, dtype) for p in (*parts, value)):
+            return value
+        numbers = [p.value for p in parts if p.value is not None and abs(p.value) < 2 ** (FLOAT_BITS[dtype][1] - 1)]
+        near = t.fn in ("add", "sub") and numbers and all(position(a) is not None for a in t.args)
+        return value if near else None
 
     def _computed(self, t: ScalarTerm) -> Poly | None:
         """The polynomial of the place of an extreme, or of a choice between positions that nothing makes wrap."""
@@ -566,6 +587,8 @@ class Terms(Places):
         """An integer in another dtype, or None where the conversion may change it."""
         if p.value is not None:
             return constant_as(p.value, source, target)
+        if source in FLOATS and target in FLOATS and not self.ranges.exact(p, source) and within(source, target):
+            return self.of_floats(Apply(f"convert[{source},{target}]", (value,)))  # a size that was rounded
         if target in INTEGERS:
             whole = source in INTEGERS or self.ranges.exact(p, source)
             return value if whole and self.ranges.fits(p, target, assume=source in INTEGERS) else None
@@ -717,6 +740,57 @@ class Terms(Places):
         wraps = dtype in INTEGERS and monoid not in LATTICE
         return self.wrapping(term, dtype) if wraps else term
 
+    # ---- orders
+    def numbers(self, value: ScalarTerm) -> bool:
+        """Whether floats that are sorted are assumed to be no NaN; only values that are defined wherever inputs are."""
+        if not self.domains.whole(value):
+            return False
+        self.tested = True
+        if self.finite:
+            self.assumptions[SORTED] = None
+        return self.finite
+
+    def _entries_of(self, n: Poly, body: Callable[..., ScalarTerm]) -> ScalarTerm:
+        """The multiset of all values of `body` below a size."""
+        binders: list[tuple[str, Poly]] = []
+        term = body(self.variable(n, "k", binders))
+        for name, size in reversed(binders):
+            term = Reduce(MULTISET, name, size, term)
+        return term
+
+    def in_order(
+        self, size: Int, position: Int, body: Callable[..., ScalarTerm], dtype: str, *, greatest: bool = False
+    ) -> ScalarTerm:
+        """The entry at a position in ascending order, NaN last.
+
+        With `greatest` it is one in descending order by bits, which is the order of numbers except for zeros.
+        """
+        n, at, floats = unwrap(size), unwrap(position), dtype in FLOATS
+        entries = self._entries_of(n, body)
+        if not isinstance(entries, Reduce) or entries.kind != MULTISET:  # one entry
+            return entries
+        if greatest and (not floats or self.numbers(entries.body)):
+            at, greatest = n - 1 - at, False
+        if (inside := _ordered(entries, _IN_ORDER[greatest])) is not None:
+            entries = inside
+        elif not greatest and self.known(c.eq(at, n - 1)):
+            return self.reduce("max", [size], body, dtype)
+        elif not greatest and self.known(c.eq(at, 0)) and (not floats or self.numbers(entries.body)):
+            return self.reduce("min", [size], body, dtype)
+        made = Apply(_IN_ORDER[greatest], (integer(at), entries))
+        return self.of_floats(made) if floats else made
+
+    def place_in_order(
+        self, size: Int, position: Int, body: Callable[..., ScalarTerm], *, greatest: bool = False
+    ) -> Int:
+        """The place at which the entry at a position in order stands, as an unknown position on its axis."""
+        n = unwrap(size)
+        entries = self._entries_of(n, body)
+        if not isinstance(entries, Reduce) or entries.kind != MULTISET:
+            return 0
+        ((name, at),) = _places(self._held(entries, DOWNWARDS if greatest else UPWARDS))
+        return Sym(_on_axis(unknown(name, (*at, unwrap(position))), n))
+
     def _unrolled(self, monoid: str, counts: Sequence[int], body: Callable[..., ScalarTerm], dtype: str) -> ScalarTerm:
         total: ScalarTerm | None = None
         fold = {"prod": "mul"}.get(monoid, monoid)
@@ -750,11 +824,24 @@ def _read_at(t: Read, at: Mapping[str, Poly]) -> Read:
     return replace(t, index=tuple([p.subst(at) for p in t.index]))
 
 
-def _places(p: Poly) -> Iterator[tuple[int, tuple[Poly, ...]]]:
-    """The places of extremes in a position: number, and the index variables at which each is meant."""
+def _ordered(entries: Reduce, order: str) -> ScalarTerm | None:
+    """The multiset of which these are the first entries in order; None for others."""
+    inner = entries.body
+    if not isinstance(inner, Apply) or inner.fn != order or inner.args[0] != Integer(var(entries.var)):
+        return None
+    return None if entries.var in free_of(inner.args[1]) else inner.args[1]
+
+
+def _entry_at(body: Read, over: str, here: Mapping[str, Poly], k: Int) -> Read:
+    """An entry at k in place of the variable `over`, and at other values of index variables."""
+    return _read_at(body, {**here, over: unwrap(k)})
+
+
+def _places(p: Poly) -> Iterator[tuple[str, tuple[Poly, ...]]]:
+    """The unknown places in a position: name, and the index variables at which each is meant."""
     for op, args in filter(None, map(form_of, p.forms)):
-        if op.startswith(PLACE):
-            yield int(op.removeprefix(PLACE)), args
+        if op.startswith((PLACE, UPWARDS, DOWNWARDS)):
+            yield op, args
         else:
             for a in args:
                 yield from _places(a)
@@ -782,3 +869,5 @@ def _power(by: ScalarTerm, dtype: str) -> ScalarTerm | None:
 
 
 UNROLLED = 16
+_IN_ORDER = {False: "ascending", True: "descending"}
+"""Functions of a position and a multiset."""

@@ -3,6 +3,10 @@
 A value matters only where it is needed: a quotient in one branch of a choice says nothing about the other branch.  The
 trail holds the conditions on indices and the Boolean atoms under which the present term is needed.
 
+A NaN that a program makes itself (`where(n > 1, x / (n - 1), nan)`) is a value of a partial function, too.  Under field
+laws it would be a number: 0 times it is 0.  The left side's own NaN are assumptions about sizes or inputs, and end the
+proof where they are met whatever these are.
+
 The right side may divide by nothing that could be zero where the left side is defined.  A divisor of the right side is
 discharged when it is provably non-zero (a size known positive, an exponential, a sum of positive terms over a non-empty
 range).  It is also discharged when the left side divides by the same value, since the left side is undefined where that
@@ -18,9 +22,13 @@ from typing import Any
 
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
-from verifier.equal.monomial import NF, Atom, Monomial, Trail
-from verifier.equal.poly import Poly, const
-from verifier.equal.solver import Context
+from verifier.equal.monomial import NF, Atom, Monomial, Trail, comparands
+from verifier.equal.poly import Poly, const, of_data
+from verifier.equal.solver import NO, Context
+
+NAN = "nan()"
+"""Label of a NaN that a program makes itself."""
+ELSEWHERE = "NaN that it makes itself is not used"
 
 
 @dataclass
@@ -83,6 +91,27 @@ def outside(
         if not any(_same(ctx, a, trail, b, ranges) for b in given):
             out.append(a.label)
     return list(dict.fromkeys(out))
+
+
+def without_nan(ctx: Context, trails: Sequence[Trail], kept: bool) -> list[str] | None:
+    """Conditions, as texts, under which no NaN of these trails is met; None where one is met for all sizes and inputs.
+
+    At some positions alone it may be met, if it is `kept`: then the result is NaN there.
+    """
+    out: dict[str, None] = {}
+    for trail in trails:
+        met = c.conj(_conditions(trail))
+        given = len(_conditions(trail)) < len(set(trail)) or any(map(of_data, comparands(met)))
+        if not given and met.vars <= ctx.dims:
+            if ctx.possible(c.negate(met)) == NO:
+                return None
+            if ctx.possible(met) != NO:
+                out[str(c.negate(met))] = None
+        elif given or kept:
+            out[ELSEWHERE] = None
+        else:
+            return None
+    return list(out)
 
 
 def _conditions(trail: Trail) -> tuple[Cond, ...]:

@@ -17,7 +17,7 @@ from superopt.ir.types import INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.classes import INF, infinite
 from verifier.equal.conditions import Cond
-from verifier.equal.definedness import outside, undischarged
+from verifier.equal.definedness import NAN, outside, undischarged, without_nan
 from verifier.equal.domains import Domains
 from verifier.equal.laws import LawNormaliser, nonnegative
 from verifier.equal.monomial import NF, Atom, Unsupported
@@ -200,11 +200,17 @@ class _Question:
             text = f"the right side has {'; '.join(wild)}, which may be undefined where the left side is not"
             self.causes.append(text)
             return False
-        for divisor in undischarged(ctx, divided, (), facts):
+        free = [] if laws == EXACT else without_nan(ctx, [trail for a, trail in partial if a.label == NAN], _of_nan(p))
+        if free is None:
+            self.causes.append("the left side takes a NaN of its own for a number")
+            return False
+        for text in free:
+            self.done.assume(f"{DEFINED} {text}")
+        for divisor in undischarged(ctx, [d for d in divided if not _of_nan(d[0])], (), facts):
             self.done.assume(f"{DEFINED} {divisor} is not zero")
-        if partial:
-            names = ", ".join(sorted({_function(a) for a, _ in partial}))
-            self.done.assume(f"{DEFINED} arguments of {names} are in the domain")
+        names = sorted({_function(a) for a, _ in partial if a.label != NAN})
+        if names:
+            self.done.assume(f"{DEFINED} arguments of {', '.join(names)} are in the domain")
         self.done.note(EXACT if self.dtype == "int" else laws, f"normal form ({laws})")
         if self.done.sums is not None:
             self.done.sums.append(written(ctx, normal.labels, laws, (p, q), added))
@@ -286,6 +292,11 @@ def _equal_fractions(normal: LawNormaliser, p: NF, q: NF, facts: tuple[Cond, ...
 
 def _function(a: Atom) -> str:
     return a.label.partition("(")[0].partition("#")[0]
+
+
+def _of_nan(p: NF) -> bool:
+    """Whether a sum contains a NaN that the program makes itself."""
+    return any(a.label == NAN for m in p for a in m.atoms)
 
 
 def _check_infinities(*ps: NF) -> None:

@@ -14,14 +14,15 @@ The guards of one monomial are split as a whole, so that the number of cases doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeAlias
 
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
-from verifier.equal.poly import Poly, var
+from verifier.equal.poly import Poly, const, var
 from verifier.equal.solver import NO, Context
 
 
@@ -206,6 +207,28 @@ def combine(p: NF) -> NF:
     return [m for m in table.values() if m.coef] + rest
 
 
+def with_one_size(p: NF, dims: Collection[str]) -> NF:
+    """The sum with its sizes and numbers added up to one size, as it is written where integers are added."""
+    plain = [m for m in p if not (m.atoms or m.binders or m.guards) and _of_sizes(m, dims)]
+    if len(plain) < 2:
+        return p
+    scaled = math.lcm(*(m.coef.denominator for m in plain))
+    total = const(0)
+    for m in plain:
+        term = const(int(m.coef * scaled))
+        for q, e in m.sizes:
+            for _ in range(e):
+                term = term * q
+        total = total + term
+    coef, sizes = factors(total)
+    return [m for m in p if m not in plain] + ([Monomial(coef / scaled, sizes)] if total.terms else [])
+
+
+def _of_sizes(m: Monomial, dims: Collection[str]) -> bool:
+    """Whether the factors of a monomial are sizes, none of them a divisor."""
+    return all(e > 0 and q.vars <= set(dims) for q, e in m.sizes)
+
+
 def canonical(m: Monomial) -> str:
     """The monomial without its coefficient as text, binders renamed in order of appearance.
 
@@ -218,7 +241,7 @@ def canonical(m: Monomial) -> str:
         atoms.sort(key=lambda a: (a.label, a.exp, tuple(str(x.subst(blank)) for x in a.args)))
     names: dict[str, Poly] = {}
     polys = [x for a in atoms for x in a.args]
-    polys += sorted((p for g in m.guards for p in _polys(g)), key=lambda x: str(x.subst(blank)))
+    polys += sorted((p for g in m.guards for p in comparands(g)), key=lambda x: str(x.subst(blank)))
     for x in polys:
         for mono, _ in x.terms:
             for name in mono:
@@ -232,10 +255,11 @@ def canonical(m: Monomial) -> str:
     return "*".join(sizes + parts) + "|" + ";".join(guards) + f"|{len(m.binders)}"
 
 
-def _polys(g: Cond) -> list[Poly]:
+def comparands(g: Cond) -> list[Poly]:
+    """The polynomials that a condition compares with 0."""
     if g.poly is not None:
         return [g.poly]
-    return [p for a in g.args for p in _polys(a)]
+    return [p for a in g.args for p in comparands(a)]
 
 
 def common(p: NF) -> tuple[Atom, ...]:

@@ -51,6 +51,7 @@ from verifier.equal.monomial import (
     scale,
     tidy,
     times,
+    with_one_size,
     without,
 )
 from verifier.equal.poly import Poly, form_of, quoted, var
@@ -60,9 +61,11 @@ from verifier.equal.weights import onepoint
 
 EXACT, REAL, RANGE = "exact", "real", "range"
 BITWISE = ("or[", "and[", "xor[")
+MULTISET = "entries"
+"""Reduction to all entries, of which a sort makes an order."""
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
-_RECORDED = PARTIAL - {"div", "rsqrt"}  # these two are recorded by their divisors
+_RECORDED = PARTIAL - {"div", "rsqrt"} | {"nan"}  # these two are recorded by their divisors
 _STEPS = frozenset(name for name, fn in SCALARS.items() if fn.steps) - {"sign"}
 
 
@@ -185,6 +188,8 @@ class Normaliser:
             return self._extreme(t)
         if t.kind.startswith(BITWISE):
             return self._bit_by_bit(t, t.kind)
+        if t.kind == MULTISET:
+            return self._multiset(t)
         if t.kind == "prod" and self.laws != EXACT:
             return self._product(t)
         if t.kind != "sum" or (self.laws == EXACT and not self.inside):
@@ -208,6 +213,8 @@ class Normaliser:
             if not fn.startswith("?") and fn not in COMPARISONS and not whole_of_float(fn):
                 for a in args:  # record where arguments are undefined: the function is undefined there, too
                     self.nf(a)
+            if fn.partition("[")[0] in _RECORDED:
+                return self._opaque_term(fn, args, self.within(laws))
             return self.within(laws).nf(t)
         if fn in ("max", "min"):
             return self._extreme(t)
@@ -275,7 +282,7 @@ class Normaliser:
 
     def _function(self, fn: str, ps: list[NF]) -> NF:
         """The normal form of a function of arguments that have no binder-free guards left."""
-        ps = [combine(p) for p in ps]
+        ps = [with_one_size(combine(p), self.ctx.dims) for p in ps]
         if fn == "recip":
             return self._reciprocal(ps[0])
         if self.laws == RANGE and fn == "exp":
@@ -294,9 +301,13 @@ class Normaliser:
         return [Monomial(atoms=(atom,))]
 
     def _has_value(self, fn: str, ps: Sequence[NF]) -> bool:
-        """Whether a partial function is one of a sum of positive terms, at which it has a value."""
+        """Whether a partial function has a value at its arguments: a sum of positive terms, a divisor that is not 0."""
+        if steps(fn):  # a remainder
+            return _number(ps[1]) not in (None, 0)
+        if fn not in ("log", "sqrt") or self.laws == EXACT or not ps[0]:
+            return False
         known = (*self.records.conditions(), *(f for m in ps[0] for f in index_ranges(self.ctx, m)))
-        return fn in ("log", "sqrt") and self.laws != EXACT and bool(ps[0]) and positive_sum(self.ctx, ps[0], known)
+        return positive_sum(self.ctx, ps[0], known)
 
     def _exponential(self, p: NF) -> NF:
         out: NF = [ONE]
@@ -476,10 +487,18 @@ class Normaliser:
 
         return by_cases(self.ctx, [self._bits_of(t, kind, neutral)], at, self.records.trail)
 
-    def _bits_of(self, t: ScalarTerm, kind: str, neutral: Const) -> NF:
-        """The entries of a reduction by bits, each a guarded monomial with one atom that stands for its value."""
+    def _multiset(self, t: Reduce) -> NF:
+        """The entries of a sort, in any order."""
+
+        def at(ps: list[NF]) -> NF:
+            return [Monomial(atoms=(self.labels.classes.atom(f"r{MULTISET}", [ps[0]]),))]
+
+        return by_cases(self.ctx, [self._bits_of(t, MULTISET, None)], at, self.records.trail)
+
+    def _bits_of(self, t: ScalarTerm, kind: str, neutral: Const | None) -> NF:
+        """The entries of a reduction by bits, or of a multiset: guarded monomials, each with one atom for its value."""
         if isinstance(t, Reduce) and t.kind == kind:
-            some = not kind.startswith("xor") and self.ctx.holds(c.ge(t.size, 1))
+            some = kind.startswith(("or", "and")) and self.ctx.holds(c.ge(t.size, 1))
             out: NF = []
             for m in self._bits_of(
                 t.body, kind, neutral

@@ -76,12 +76,13 @@ class Places:
         """Types and attributes of a node over symbols."""
         self.added_by = node.op + " from the end" * bool(dict(node.attrs).get("reverse"))
         return Site(
-            tuple([self._type(x.type) for x in node.inputs]),
-            self._type(node.type),
+            tuple([self.type_of(x.type) for x in node.inputs]),
+            self.type_of(node.type),
             {name: self._attribute(value) for name, value in node.attrs},
         )
 
-    def _type(self, t: TensorType) -> TensorType:
+    def type_of(self, t: TensorType) -> TensorType:
+        """A type of the graph over symbols."""
         return TensorType(tuple([self.size(n) for n in t.shape]), t.dtype)  # pyright: ignore[reportArgumentType]
 
     def _attribute(self, value: Any) -> Any:

@@ -276,6 +276,11 @@ def read_of(atom: str) -> tuple[str, tuple[Poly, ...]] | None:
     return None if form is None or form[0][0] != '"' else (unquoted(form[0]), form[1])
 
 
+def of_data(p: Poly) -> bool:
+    """Whether a polynomial contains entries of inputs or unknown positions, beside sizes and index variables."""
+    return any(op not in OPS or any(map(of_data, args)) for op, args in filter(None, map(form_of, p.forms)))
+
+
 def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
     """Quotient and remainder, after every multiple of b in a is divided exactly.
 

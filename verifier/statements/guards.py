@@ -8,7 +8,8 @@ values in that array, too, since they hide as much as comparisons do.  Then answ
 where operands came nearest to another answer.
 
 No input corresponds to such an evaluation, so a difference refutes nothing; it only withdraws a proof.  A comparison
-that the prover shows to be constant (`abs(x) >= 0`) is no guard and keeps its answer.
+that the prover shows to be constant (`abs(x) >= 0`) is no guard and keeps its answer.  Functions with sorts are not
+evaluated in this way.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from verifier.equal.equality import Proof, Stop
 from verifier.rules.refute import sizes_of
 from verifier.statements.draws import further_values, literals
 from verifier.statements.prove import Pair, prove_elsewhere
-from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, make_values, show_sizes
+from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, by_jax_alone, make_values, show_sizes
 from verifier.verdict import ValidityDomain
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -157,6 +158,8 @@ def differing_behind_guards(pair: Pairing, domain: ValidityDomain, tried: Sequen
         tried: sizes at which they have values.
     """
     if pair.traced is None or not any(_selecting(t.graph) for t in pair.traced):
+        return ""
+    if any(by_jax_alone(t.graph) for t in pair.traced):
         return ""
     fit = [at for at in tried if 0 not in at.values() and pair.elements(at) <= _MOST_ELEMENTS]
     fit = sorted(fit, key=lambda at: (min(at.values(), default=2) > 1, len(set(at.values())), -sum(at.values())))

@@ -22,7 +22,7 @@ import io
 import itertools
 import math
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -33,7 +33,7 @@ from superopt.ir.index import Form
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.types import FLOATS, INTEGERS, SIGNED
 from verifier.equal import conditions as c
-from verifier.equal.algebra import ANY_ZERO, MIXED, Terms, Wraps
+from verifier.equal.algebra import MIXED, WIDEST, ZEROS, Terms, Wraps
 from verifier.equal.bits import equal_bits, width_of
 from verifier.equal.conditions import Cond, Sym, unwrap
 from verifier.equal.equality import ORDER, Proof, Stop, equal_exactly, equal_terms
@@ -48,6 +48,7 @@ from verifier.equal.terms import Apply, Read, Reduce, ScalarTerm, Where, alike, 
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
 from verifier.statements.precision import CPU, apart, several
+from verifier.statements.sorting import Sort, is_sort, sort_of, stated, value_at
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
 Suspect: TypeAlias = "tuple[dict[str, int], dict[str, Any]]"
@@ -122,11 +123,12 @@ class _Work:
         for node in graph.nodes():
             if node.op == "literal":
                 continue
-            for n in node.shape:
+            shapes = [t.shape for t in node.types]
+            for n in itertools.chain(*shapes):
                 p = to_poly(n)
                 if not _plain(p):
                     self._goal(c.ge(p, 0), (), f"an axis of {node.op} may be negative")
-            for d in _divisors((node.shape, *(value for _, value in node.attrs))):
+            for d in _divisors((*shapes, *(value for _, value in node.attrs))):
                 self._goal(c.ge(to_poly(d), 1), (), f"{node.op} divides a size by what may be 0")
 
     def _goal(self, goal: Cond, facts: tuple[Cond, ...], what: str) -> None:
@@ -249,8 +251,9 @@ class _Work:
             self._in_bounds(term, self.ctx.facts_of(names))
         for side in (left, right):
             self.guards |= {t.guard: None for t in walk_terms(side) if isinstance(t, Where)}
-        if _ordered(left, right) and any(x.dtype in FLOATS for x in topological((a, b))):
-            self.done.assume(ANY_ZERO)
+        orders = reductions(left) | reductions(right)
+        if any(t.dtype in FLOATS for x in topological((a, b)) for t in x.types):
+            self.done.assumptions = {**(self.done.assumptions or {}), **{ZEROS[k]: None for k in ZEROS if k in orders}}
 
     def _equal_over(self, terms: Terms, a: Node, b: Node, sides: _Sides) -> None:
         ctx, done = self.ctx, self.done
@@ -276,6 +279,8 @@ class _Work:
 
     def _denoted(self, terms: Any, a: Node, b: Node) -> _Sides:
         made: list[tuple[str, Poly]] = []
+        terms.fractions = all(t.dtype != WIDEST for x in topological((a, b)) for t in x.types)
+        sorts = {x: sort for x in topological((a, b)) if (sort := sort_of(x)) is not None}
         index = [terms.variable(to_poly(n), "o", made) for n in a.shape]
         if self.part:
             index, made = self._inside_part(a, index, made)
@@ -283,7 +288,8 @@ class _Work:
         sides: list[ScalarTerm] = []
         try:
             for root, graph in ((a, self.pair.left), (b, self.pair.right)):
-                sides.append(denote(root, terms, self._reader(terms, graph), site=terms.site)(*index))
+                read = self._reader(terms, graph, sorts)
+                sides.append(denote(root, terms, read, sorts.keys(), terms.site)(*index))
         except (Unsupported, NotImplementedError) as missing:
             raise Stop(UNSUPPORTED, str(missing)) from missing
         except Wraps as wraps:
@@ -301,15 +307,22 @@ class _Work:
                 index = [*index[:at], Sym(p.subst({name: const(next(numbers))})), *index[at + 1 :]]
         return index, list(left.items())
 
-    def _reader(self, terms: Any, graph: Graph) -> Any:
+    def _reader(self, terms: Any, graph: Graph, sorts: Mapping[Node, Sort]) -> Any:
         operands: dict[Node, Reader] = {}
+
+        def of(node: Node) -> Reader:
+            if node not in operands:
+                operands[node] = denote(node, terms, read, sorts.keys(), terms.site)
+            return operands[node]
 
         def read(node: Node, index: Sequence[Any]) -> ScalarTerm:
             if node in self.rounded:
                 value, precision = self.rounded[node]
-                if node not in operands:
-                    operands[node] = denote(value, terms, read, site=terms.site)
-                return terms.of_floats(Apply(f"precision[{precision}]", (operands[node](*index),)))
+                return terms.of_floats(Apply(f"precision[{precision}]", (of(value)(*index),)))
+            if node in sorts:
+                sort = sorts[node]
+                types = [terms.type_of(x.type) for x in sort.operands]
+                return value_at(terms, sort, tuple(index), list(map(of, sort.operands)), types)
             name, array = node["name"], graph.constants.get(node["name"])
             if array is not None and 0 < array.size <= SMALL:
                 return terms.entries(array, index)
@@ -323,7 +336,7 @@ class _Work:
 
         Truth values and integers made of floats are opaque there; exact laws decide which of them are the same.
         """
-        kinds = {x.dtype for x in topological((a, b))} - {"bool", *(FLOATS if mixed else ())}
+        kinds = {t.dtype for x in topological((a, b)) for t in x.types} - {"bool", *(FLOATS if mixed else ())}
         if a.dtype in FLOATS or not kinds <= set(INTEGERS):
             return False
         try:
@@ -409,9 +422,9 @@ def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
         done.assume(FINITE)
     dtypes = tuple(dict.fromkeys(x.dtype for x in pair.left.inputs))
     ranks = tuple((name, "1") for name in pair.sizes)
-    assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # those on a NaN constant are dropped
+    assumptions = tuple(done.assumptions or ())
     if done.laws:  # class real ignores signs of zeros
-        assumptions = tuple(a for a in assumptions if a != ANY_ZERO)
+        assumptions = tuple(a for a in assumptions if a not in ZEROS.values())
     assumptions = tuple(map(readable, assumptions))
     return ValidityDomain(ORDER[done.laws], ranks, dtypes, assumptions, done.sizes)
 
@@ -420,7 +433,7 @@ def unsupported_ops(graph: Graph) -> list[str]:
     """Ops without a value at one index, by the name of the primitive."""
     names: dict[str, None] = {}
     for node in graph.nodes():
-        if node.op == "opaque":
+        if node.op == "opaque" and not is_sort(node):
             names[str(node["primitive"])] = None
         elif node.op in ("scan", "while", "cond"):
             names[node.op] = None
@@ -436,11 +449,6 @@ def _kind(terms: Terms, left: ScalarTerm, right: ScalarTerm, a: Node) -> str:
 def _plain(n: Poly) -> bool:
     """Whether a polynomial is a sum of products of sizes, and so not negative."""
     return not n.forms and all(k >= 0 for _, k in n.terms)
-
-
-def _ordered(*sides: ScalarTerm) -> bool:
-    """Whether there is a maximum or a minimum over a range."""
-    return any(kind in ("max", "min") for side in sides for kind in reductions(side))
 
 
 def _divisors(value: Any) -> Iterator[Any]:
@@ -524,7 +532,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _written(pair: Pair) -> str:
-    sides = [_rows(graph) for graph in (pair.left, pair.right)]
+    sides = [_rows(stated(graph)) for graph in (pair.left, pair.right)]
     out = io.BytesIO()
     _Pickler(out).dump((sides, pair.sizes, pair.lowest, pair.premises, pair.compared))
     return base64.b64encode(out.getvalue()).decode()

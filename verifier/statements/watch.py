@@ -82,10 +82,9 @@ def watched(
             sides = pair.sides_at(at)
         except ArgumentError:
             continue
-        if any(unsupported_ops(t.graph) for t in sides):
-            continue
         look = _Look(pair, domain, at, sides)
-        example = look.by_interpreter(domain.exactness)
+        alone = any(unsupported_ops(t.graph) for t in sides)  # XLA alone evaluates sorts
+        example = None if alone else look.by_interpreter(domain.exactness)
         if example is not None and domain.exactness == EXACT and look.reordered and look.by_interpreter(REAL) is None:
             domain, example = replace(domain, exactness=REAL), None
         if example is None and (number < XLA_SIZES - 1 or number == len(tried) - 1):
@@ -106,11 +105,12 @@ class _Look:
 
     def __post_init__(self) -> None:
         ops = {node.op for side in self.sides for node in side.graph.nodes()}
-        inputs = self.sides[0].graph.inputs
+        nodes = [node for side in self.sides for node in (*side.graph.inputs, *side.graph.nodes())]
+        dtypes = {kind.dtype for node in nodes for kind in node.types}
         self.reordered = any(op.startswith(_REORDERED) for op in ops) or bool(ops & set(CONTRACTIONS))
         self.ordered = any(word in op for op in ops for word in _ORDER)
-        self.floats = any(n.dtype in FLOATS for side in self.sides for n in (*inputs, *side.graph.nodes()))
-        self.wide = any("64" in n.dtype for side in self.sides for n in (*side.graph.inputs, *side.graph.nodes()))
+        self.floats = not dtypes.isdisjoint(FLOATS)
+        self.wide = any("64" in dtype for dtype in dtypes)
 
     def _values(self, *, denormal: bool) -> Iterator[tuple[int, str, dict[str, np.ndarray]]]:
         """Yield number of the attempt, kind of special numbers (or empty), and inputs."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from jax import lax
 from jax import numpy as jnp
 from jax.extend import core
 
@@ -23,6 +24,7 @@ from superopt.ir.types import TensorType
 
 _KNOWN: dict[Any, str] = {}  # (primitive, parameters, types) -> key
 _MOST_KNOWN = 4096
+_KNOWN_TO_PROVER = (lax.sort_p, lax.top_k_p)
 _CALLBACKS = frozenset({"pure_callback", "io_callback"})  # debugging callbacks happen once per call anyway
 
 
@@ -68,7 +70,11 @@ def keep(eqn: core.JaxprEqn, xs: Sequence[Node], out: Sequence[TensorType]) -> t
         return [data_of(x) for x in (results if primitive.multiple_results else (results,))]
 
     host = params["model"] if is_host_call(primitive) else b""
-    return _node(primitive.name, (primitive, _identity(params), kinds), call, xs, out, not eqn.effects, host)
+    nodes = _node(primitive.name, (primitive, _identity(params), kinds), call, xs, out, not eqn.effects, host)
+    if primitive in _KNOWN_TO_PROVER:
+        whole = nodes[0].inputs[0] if nodes[0].op == "result" else nodes[0]
+        opaque.state(whole["params_key"], params)
+    return nodes
 
 
 def keep_function(
