@@ -3,7 +3,7 @@
 A fault is one function of one stage that raises whenever it is called.  All functions and methods of the modules of a
 stage are taken in turn; the small program that is optimised takes the path through that stage.  A result is lost when
 `optimize` raises, when the returned program computes other results than the original, or when neither the report nor a
-warning mentions that a stage failed.
+warning mentions that a stage failed.  Ctrl-C may end a call that has no program yet.
 """
 
 from __future__ import annotations
@@ -129,13 +129,19 @@ def inject(fault: Fault, error: Callable[[], BaseException]) -> FaultOutcome:
     """Optimise a product of three matrices while a function fails."""
     what = type(error()).__name__
     met: list[str] = []
+    lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder, failing(fault.target, error, met):
         try:
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 store = fault.stage in _BEFORE and Path(folder) / "store.sqlite"
-                result = optimize(_product, *_arguments(), store=store, rules=_rules(), **fault.options)
+                result = optimize(
+                    _product, *_arguments(), store=store, rules=_rules(), progress=lines.append, **fault.options
+                )
         except BaseException as lost:  # the interruption that was injected, too
+            has_program = fault.options is not WITH_KERNELS or any(line.startswith("plain:") for line in lines)
+            if isinstance(lost, KeyboardInterrupt) and not has_program:
+                return FaultOutcome(fault, what, bool(met))
             return FaultOutcome(fault, what, bool(met), f"{type(lost).__name__}: {lost}")
     if not met:
         return FaultOutcome(fault, what, False)
