@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from superopt.lab.corpora.statements.wrong import STATEMENTS
 from tests.support.verifier_texts import TRUE
 from verifier.rules.check import check
 from verifier.rules.fuzz import FALSE_PROOF, Fuzzed, MutantOutcome, draw, try_mutant
-from verifier.rules.mutate import mutants
+from verifier.rules.mutate import _integers, mutants
 from verifier.rules.preconditions import DOMAIN, NEEDED, REDUNDANT, preconditions, remedy
 from verifier.rules.shrink import refute
 from verifier.verdict import PROVED, REFUTED, Counterexample
@@ -133,6 +134,12 @@ def test_mutants_are_distinct_rules_and_reproducible() -> None:
     assert len({rule_key(m.rule) for m in made} | {rule_key(by_name("dot-scale-out"))}) == 31
     assert [m.what for m in made] == [m.what for m in mutants(by_name("dot-scale-out"), 30)]
     assert {"operator", "order", "sign", "role"} <= {m.kind for m in made}
+
+
+def test_an_attribute_becomes_another_of_its_axis_or_its_neighbour() -> None:
+    rule: Any = SimpleNamespace(owner={"s": "n", "e": "n", "i": "n", "l": "m"}, indices={"i"})
+    s, one = ("v", "s"), ("n", 1)
+    assert {new for _, new in _integers(rule, s)} == {("+", s, one), ("-", s, one), ("v", "e")}
 
 
 def test_no_mutant_is_proved_and_false() -> None:
