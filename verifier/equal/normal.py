@@ -244,6 +244,7 @@ class Normaliser:
         if fn == "rsqrt":
             return self._apply(Apply("recip", (Apply("sqrt", args),)))
         if fn == "sign":
+            self.nf(args[0])  # record where it is undefined: the sign is undefined there, too
             return self._opaque_term(fn, args, self._read_by_steps())
         if fn == "logistic" and self.laws == RANGE:  # 1 / (1 + exp(-x))
             one = Const(Fraction(1))
