@@ -75,7 +75,7 @@ def test_reports_say_that_nothing_was_measured(predicted: Report) -> None:
 
 
 def test_strict_takes_no_prediction(predicted: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = SimpleNamespace(report=predicted)
+    made = SimpleNamespace(report=predicted, save=None)
     monkeypatch.setattr(target, "optimize_target", lambda *_, **__: made)
     assert CliRunner().invoke(cli, ["optimize", "program.py:make"]).exit_code == 0
     assert CliRunner().invoke(cli, ["optimize", "program.py:make", "--strict"]).exit_code == 5

@@ -242,7 +242,7 @@ def test_a_fuzzer_with_a_killed_worker_counts_what_a_local_one_counts(cluster: R
         drive.fuzz(300.0, programs=0, corpus=cases, store=tmp_path / name, reduce=False, workers=workers)
         for name, workers in (("local", ONE_WORKER), ("cluster", Workers(WORKERS, killing)))
     )
-    assert killing.victim.started == 2
+    assert killing.victim.started in (2, 3)  # once more where the program that ends its process fell to it
     assert found.counts == local.counts
     assert local.counts["crash"] == 1
     assert sum(local.counts.values()) == len(cases)
