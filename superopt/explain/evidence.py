@@ -70,14 +70,13 @@ def not_chosen(found: Exploration, finalist: Finalist, deadline: Deadline) -> tu
     state = state_of(found, finalist)
     base = state.cost
     places = _places(state, set(finalist.rules))
-    flips = 0
+    flips = left_out = 0
     out: list[NotChosen] = []
-    left_out: set[str] = set()
     for rule, groups in places.items():
         best: tuple[int, Group] | None = None
         for group in groups[:_SITES]:
             if flips == _FLIPS or deadline.is_over:
-                left_out.add(rule)
+                left_out += best is None
                 break
             flips += 1
             change = state.flip(group)
@@ -89,11 +88,10 @@ def not_chosen(found: Exploration, finalist: Finalist, deadline: Deadline) -> tu
             state.undo(change)
             state.settle()
         if best is not None:
-            left_out.discard(rule)
             loss = min(best[0], _mended(found, finalist, best[1])) - base
             site = describe(state.snapshot, best[1][0][0])
             out.append(NotChosen(rule, len(groups), 1e3 * loss * UNIT_S, loss / base if base else 0.0, site))
-    return tuple(sorted(out, key=lambda x: (x.loss_ms, x.rule))), len(left_out)
+    return tuple(sorted(out, key=lambda x: (x.loss_ms, x.rule))), left_out
 
 
 def _mended(found: Exploration, finalist: Finalist, group: Group) -> int:

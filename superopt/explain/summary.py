@@ -123,7 +123,7 @@ def _of_search(
         others, left_out = fallback.around(
             "the rules that were not chosen", lambda: not_chosen(found, shown, request.deadline), (others, left_out)
         )
-    more = f"{left_out} more rules apply to the returned program: the time did not suffice for pricing them"
+    more = f"{left_out} more rules apply to the returned program and were not priced"
     return {
         "rewrites": fallback.around("the table of rules", lambda: _used(found, choice, library, fallback), ()),
         "growth": found.growth,

@@ -309,7 +309,7 @@ def test_integers_of_32_bits_take_the_direct_call_of_a_program_for_64(tmp_path: 
 def test_constants_of_floats_are_weights_that_take_no_memory(
     shape: np.ndarray, value: np.ndarray | None, folded: bool
 ) -> None:
-    """What the definition of the op does not allow stays, and is refused where it is computed."""
+    """An attribute that the definition of the op does not allow stays, and is refused where it is computed."""
     attrs: dict[str, Any] = {} if value is None else {"value": numpy_helper.from_array(value)}
     made, stored = helper.make_node("ConstantOfShape", ["shape"], ["y"], **attrs), {"shape": shape}
     assert _fold_constants([made], stored, None, None) == ([] if folded else [made])

@@ -221,5 +221,5 @@ T, J = iterator("t", 8)
 def test_sums_go_through_a_buffer_alike_where_their_iterators_move_it_alike(
     one: tuple[Size, ...], other: tuple[Size, ...], alike: bool
 ) -> None:
-    """What a step of a quotient moves is not known."""
+    """The places that a step of a quotient moves are not known."""
     assert _walked(load("x", one, "float32"), load("x", other, "float32"), ((S, T),)) == alike

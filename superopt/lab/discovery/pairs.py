@@ -9,7 +9,7 @@ and proved.  Equal numbers only propose; nothing but a proof makes a rule.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as dc_replace
 from typing import Any
@@ -74,11 +74,8 @@ def pair(name: str, written: Any, wanted: Any, args: Sequence[Any], frozen: Any 
     one, other = (import_function(fn, args, {}, frozen=frozen) for fn in (written, wanted))
     names = {node: make_input(f"x{k}", node.shape, node.dtype) for k, node in enumerate(one.graph.inputs)}
     other_names = dict(zip(other.graph.inputs, names.values(), strict=True))
-    values = [{**x.frozen_values, **x.graph.constants} for x in (one, other)]
-    live = iter(one.live_values)
-    env = {
-        new["name"]: np.asarray(values[0][old["name"]] if old["frozen"] else next(live)) for old, new in names.items()
-    }
+    fixed, live = {**one.frozen_values, **one.graph.constants}, iter(one.live_values)
+    env = {new["name"]: np.asarray(fixed[old["name"]] if old["frozen"] else next(live)) for old, new in names.items()}
     graphs = [
         Graph(tuple(names.values()), replace(x.graph.outputs, inputs), {})
         for x, inputs in ((one, names), (other, other_names))
@@ -152,44 +149,34 @@ def _lemma(one: Node, two: Node, kinds: Mapping[Node, int], shared: set[int], in
 
 def _leaves(root: Node, kinds: Mapping[Node, int], shared: set[int], inputs: set[Node]) -> set[int]:
     """The values at which a term ends: those that both programs have, and inputs."""
-    return {kinds[n] for n in _walk(root, kinds, shared, inputs) if n is not root and _ends(n, kinds, shared, inputs)}
+
+    def ends(node: Node) -> bool:
+        uniform = node.op in ("literal", "iota") or (node.op == "broadcast_in_dim" and node.inputs[0].op == "literal")
+        return node in inputs or (kinds.get(node) in shared and not uniform)
+
+    return {kinds[n] for n in _inside(root, ends) if n is not root and ends(n)}
 
 
-def _ends(node: Node, kinds: Mapping[Node, int], shared: set[int], inputs: set[Node]) -> bool:
-    uniform = node.op in ("literal", "iota") or (node.op == "broadcast_in_dim" and node.inputs[0].op == "literal")
-    return node in inputs or (kinds.get(node) in shared and not uniform)
-
-
-def _walk(root: Node, kinds: Mapping[Node, int], shared: set[int], inputs: set[Node]) -> Iterator[Node]:
-    seen, todo = {root}, [root]
+def _inside(root: Node, ends: Callable[[Node], bool]) -> list[Node]:
+    """The nodes of a term, those at which it ends included."""
+    seen, todo = dict[Node, None](), [root]
     while todo:
         node = todo.pop()
-        yield node
-        if node is root or not _ends(node, kinds, shared, inputs):
-            todo += [x for x in node.inputs if x not in seen]
-            seen |= set(node.inputs)
+        if node not in seen:
+            seen[node] = None
+            todo += node.inputs if node is root or not ends(node) else ()
+    return list(seen)
 
 
 def _readings(roots: Sequence[Node], kinds: Mapping[Node, int], leaves: set[int]) -> Iterator[dict[Node, str]]:
     """Ways to read the literals of both terms, the most general first: any scalar, a number of elements, a number."""
-    terms = [_inside(root, kinds, leaves) for root in roots]
+    terms = [_inside(root, lambda node: kinds.get(node) in leaves) for root in roots]
     both = set(terms[0]) & set(terms[1])
     sizes = {n for term in terms for node in term for kind in node.types for n in kind.shape} - {1}
     literals = [node for node in dict.fromkeys(itertools.chain(*terms)) if node.op == "literal"]
     ways = [(*((_ANY,) if x in both else ()), *((_COUNT,) if _size_of(x) in sizes else ()), _NUMBER) for x in literals]
     for choice in itertools.islice(itertools.product(*ways), _VARIANTS):
         yield dict(zip(literals, choice, strict=True))
-
-
-def _inside(root: Node, kinds: Mapping[Node, int], leaves: set[int]) -> list[Node]:
-    """The nodes of a term, its leaves included."""
-    seen, todo = dict[Node, None](), [root]
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen[node] = None
-            todo += node.inputs if node is root or kinds.get(node) not in leaves else ()
-    return list(seen)
 
 
 def _size_of(literal: Node) -> int:

@@ -70,41 +70,41 @@ def export(out: Path, sets: dict[str, Corpus], say: Callable[[str], None]) -> di
     """Write sets of labels, their card and the loader into a folder; return figures of what was written."""
     out.mkdir(parents=True, exist_ok=True)
     written: dict[str, Any] = {"path": str(out)}
+    card = [_HEAD]
     for name, labelled in sets.items():
         with machine.taken(machine.from_dict(labelled.header.get("machine"))):
             columns = columns_of(labelled)
+        columns["opcodes"] = np.array(OPCODES)
         splits = splits_of(labelled.labels)
-        sides = {
-            f"{side}{s.name}": at for s in splits for side, at in zip(loader.SIDES, (s.train, s.test), strict=True)
-        }
-        arrays = {**columns, "opcodes": np.array(OPCODES), **{key: at.astype(np.int32) for key, at in sides.items()}}
-        np.savez_compressed(out / f"{name}.npz", allow_pickle=False, **arrays)
+        for split in splits:
+            for side, at in zip(loader.SIDES, (split.train, split.test), strict=True):
+                columns[f"{side}{split.name}"] = at.astype(np.int32)
+        np.savez_compressed(out / f"{name}.npz", allow_pickle=False, **columns)
+        card.append(_section(name, labelled, splits))
         written[name] = len(labelled.labels)
         say(f"{name}.npz: {len(labelled.labels)} kernels, {len(splits)} splits")
     (out / "load.py").write_text(inspect.getsource(loader), encoding="utf-8")
-    (out / "README.md").write_text(_card(sets), encoding="utf-8")
+    (out / "README.md").write_text("\n".join([*card, _COLUMNS]), encoding="utf-8")
     return written
 
 
-def _card(sets: dict[str, Corpus]) -> str:
-    """The description of published sets, in Markdown."""
-    lines = [_HEAD]
-    for name, labelled in sets.items():
-        header = labelled.header
-        about = header.get("machine") or {}
-        versions = ", ".join(f"{tool} {number}" for tool, number in (header.get("versions") or {}).items())
-        lines += [
-            f"## {name}.npz",
-            "",
-            _SETS.get(name, "Labels of a file."),
-            f"{len(labelled.labels)} kernels of {len({x.family for x in labelled.labels})} families,",
-            f"timed {header.get('date', 'on an unknown date')} on {about.get('cpu', 'an unknown processor')},",
-            f"{about.get('cores', '?')} cores; {versions}; digest {labelled.digest}.",
-            "",
-            "Splits: " + ", ".join(f"`{split.name}`" for split in splits_of(labelled.labels)) + ".",
-            "",
-        ]
-    return "\n".join([*lines, _COLUMNS])
+def _section(name: str, labelled: Corpus, splits: Sequence[Split]) -> str:
+    """The part of the card that describes one set, in Markdown."""
+    header = labelled.header
+    about = header.get("machine") or {}
+    versions = ", ".join(f"{tool} {number}" for tool, number in (header.get("versions") or {}).items())
+    lines = [
+        f"## {name}.npz",
+        "",
+        _SETS.get(name, "Labels of a file."),
+        f"{len(labelled.labels)} kernels of {len({x.family for x in labelled.labels})} families,",
+        f"timed {header.get('date', 'on an unknown date')} on {about.get('cpu', 'an unknown processor')},",
+        f"{about.get('cores', '?')} cores; {versions}; digest {labelled.digest}.",
+        "",
+        "Splits: " + ", ".join(f"`{split.name}`" for split in splits) + ".",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 _SETS = {"kernels": "Kernels as XLA compiles them; forms of one task compute the same function.",
