@@ -16,6 +16,7 @@ from jax import lax
 
 from rewrites.language.parse import parse
 from superopt.commands.main import cli
+from superopt.errors import ArgumentError
 from superopt.lab.discovery.judge import NEW, Judged, judge
 from superopt.lab.discovery.pairs import PairLemma, lemmas, pair
 from verifier.rules.check import check
@@ -88,6 +89,12 @@ def test_what_is_equal_on_the_example_alone_is_no_rule() -> None:
 
 def test_equal_functions_have_no_lemma() -> None:
     assert of(lambda x: jnp.exp(x) @ W, lambda x: jnp.exp(x) @ W, X) == []
+
+
+@pytest.mark.parametrize("other", [W + 1, None])
+def test_forms_that_close_over_other_arrays_are_refused(other: np.ndarray | None) -> None:
+    with pytest.raises(ArgumentError, match="close over"):
+        of(lambda x: x @ W, lambda x: x if other is None else x @ other, X)
 
 
 @pytest.mark.parametrize(

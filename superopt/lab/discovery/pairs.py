@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rewrites.language.names import IN_TEXT, TEXT_NAME
+from superopt.errors import ArgumentError
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph, Node, make_input, topological
 from superopt.ir.interp import evaluate
@@ -69,9 +70,12 @@ def pair(name: str, written: Any, wanted: Any, args: Sequence[Any], frozen: Any 
     """Import both functions on these arguments.
 
     Raises:
-        ArgumentError: a function does not take the arguments.
+        ArgumentError: a function does not take the arguments, or closes over other arrays than the other.
     """
     one, other = (import_function(fn, args, {}, frozen=frozen) for fn in (written, wanted))
+    held = [[x.graph.constants.get(node["name"]) for node in x.graph.inputs] for x in (one, other)]
+    if len(held[0]) != len(held[1]) or not all(map(np.array_equal, *held)):
+        raise ArgumentError(f"both forms of {name!r} close over other arrays", hint="make them arguments of both")
     names = {node: make_input(f"x{k}", node.shape, node.dtype) for k, node in enumerate(one.graph.inputs)}
     other_names = dict(zip(other.graph.inputs, names.values(), strict=True))
     fixed, live = {**one.frozen_values, **one.graph.constants}, iter(one.live_values)
