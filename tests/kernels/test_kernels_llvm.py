@@ -102,6 +102,25 @@ def test_loops_and_branches(tmp_path: Path) -> None:
     assert [call(n, 200) for n in (0, 1, 6, 27)] == [-1, 0, 8, 111]
 
 
+@pytest.mark.parametrize(("places", "hidden"), [(9, True), (8, False)])
+def test_addresses_with_many_fixed_distances_are_hidden(tmp_path: Path, places: int, hidden: bool) -> None:
+    module = Module()
+    f = module.function("sum", [("ptr", "x")], returns="float", internal=False)
+
+    def row(i, carried):
+        (total,) = carried
+        at = f.element("%x", f.mul(i, 9))
+        for j in range(places):  # the first is the address itself
+            total = f.value(f"fadd float {total}, {f.load('float', f.element(at, j))}")
+        return [total]
+
+    f.ret("float", f.for_(0, 5, 1, row, [("float", "0.0")])[0])
+    assert module.text().count("freeze ptr") == hidden
+    x = np.arange(45, dtype=np.float32)
+    call = function(compiled(module, tmp_path), "sum", ctypes.c_void_p, returns=ctypes.c_float)
+    assert call(x.ctypes.data) == x.reshape(5, 9)[:, :places].sum()
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int16", "int32", "int64"])
 def test_masks_gathers_and_reductions(tmp_path: Path, dtype: str, width: int) -> None:

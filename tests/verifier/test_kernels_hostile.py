@@ -166,7 +166,7 @@ def test_no_place_is_made_of_memory_that_nobody_wrote(use: str) -> None:
     assert status("rows", changed("rows", room, stored, freed)) != PROVED
 
 
-@pytest.mark.parametrize("line", ["%c = or i1 %x, -1", "store i8 2, ptr %p, align 1"])
+@pytest.mark.parametrize("line", ["%c = freeze i8 %b", "%c = or i1 %x, -1", "store i8 2, ptr %p, align 1"])
 def test_conditions_are_zero_or_one(line: str) -> None:
     text = f"""define internal void @phase0(ptr %bufs, i64 %task) nounwind #0 {{
 entry:

@@ -83,6 +83,7 @@ class CodeFunction:
 
 
 VOID = Type("void", 0)
+_POINTER = Type("ptr", 0)
 
 
 class _Line:
@@ -368,6 +369,11 @@ def _instruction(line: _Line, name: str, op: str) -> Instruction:
     """Read the rest of an instruction's line."""
     if op in _FORMS:
         return _formed(line, name, op)
+    if op == "freeze":  # of an address, which is that address
+        x = line.typed()
+        if x.type != _POINTER:
+            raise Unread("a freeze of no address")
+        return Instruction(name, "getelementptr", Type("i8", 0), (x, Operand(Type("i64", 0), lanes=(0,))))
     if op == "call":
         line.has("reassoc")  # the one fast-math flag that is accepted: sums in any order
     if op == "phi":
