@@ -264,23 +264,24 @@ def test_spills_are_counted_in_innermost_loops_only(tmp_path: Path) -> None:
         f.store(vector, x, f.element("%x", j * lanes))
     f.ret()
     assert "Spill" in jit.assembly(module.text())
-    assert jit.inner_spills(jit.assembly(module.text())) == 0
+    spills, lines = jit.inner_spills(jit.assembly(module.text()))
+    assert (spills, lines < 48) == (0, True)
 
 
 @pytest.mark.parametrize(
     ("spills", "chosen", "tried"),
     [
         ([0], "none", 1), ([5, 0], "lite", 2), ([5, 3, 4], "lite", 3), ([5, 5, 2], "O2", 3), ([500, 0], "O2", 2),
-        ([500, 9, 3], "lite", 3),
+        ([500, 9, 3], "lite", 3), ([2, 0], "none", 1), ([3, 0], "lite", 2),
     ],
 )  # fmt: skip
-def test_auto_takes_the_first_pipeline_without_spills(
+def test_auto_takes_the_first_pipeline_that_hardly_spills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spills: list[int], chosen: str, tried: int
 ) -> None:
     counts = iter(spills)
-    monkeypatch.setattr(jit, "inner_spills", lambda listing: next(counts))
+    monkeypatch.setattr(jit, "inner_spills", lambda listing: (next(counts), 200))
     found = jit.compile(accumulators(3).text(), "auto", tmp_path)
-    assert (found.pipeline, found.spills) == (chosen, min(spills))
+    assert (found.pipeline, found.spills) == (chosen, min(spills[:tried]))
     assert len(list(counts)) == len(spills) - tried
 
 

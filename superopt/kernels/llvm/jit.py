@@ -4,9 +4,9 @@
 process (code that XLA may still call is never unmapped) and gives the addresses of its functions.
 
 The pipeline is a decision: `none`, `lite` (instruction combining and control-flow simplification), `O2`, `O3`.  Which
-is best for a register tile depends on the tile.  `auto` tries none, lite, O2 in this order and keeps the first without
-vector spills in an innermost loop, else the one with the fewest (an epilogue outside of it may spill harmlessly).  O2
-comes before lite where hundreds of vectors are spilt without passes, which lite does not mend.
+is best for a register tile depends on the tile.  `auto` tries none, lite, O2 in this order and keeps the first that
+hardly spills vectors in innermost loops, else the one with the fewest spills (an epilogue outside of them may spill
+harmlessly).  O2 comes before lite where hundreds of vectors are spilt without passes, which lite does not mend.
 
 The object is stored under a digest of text, pipeline and LLVM's version; the text names processor and features.  Files
 are written to a temporary name and renamed, carry a digest of their content, and are rebuilt when it does not match.
@@ -42,7 +42,8 @@ Pipeline = Literal["auto", "none", "lite", "O2", "O3"]
 PIPELINES: tuple[Pipeline, ...] = ("none", "lite", "O2", "O3")
 _AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
 _HOPELESS = 128  # spills that instruction combining alone does not mend
-_FORMAT = 3
+_SELDOM = 100  # lines for each spill: six loops of thousands of lines with 0.1 to 0.7 in 100 take as long as with none
+_FORMAT = 4
 MOST_BYTES = 256 << 20  # bytes of all files in a cache folder
 _ENDINGS = (".object", ".kernel", ".agrees", ".verdict")  # endings of the files in a cache folder
 _UNFINISHED, _UNFINISHED_S = ".part", 600.0  # ending of a file that is being written, and how long that takes at most
@@ -205,10 +206,10 @@ def _build(text: str, pipeline: Pipeline, digest: str) -> Compiled:
     while left:
         candidate = left.pop(0)
         listing = _listing(text, candidate)
-        spills = inner_spills(listing)
+        spills, lines = inner_spills(listing)
         if best is None or spills < best[0]:
             best = spills, candidate, listing
-        if not spills:
+        if spills * _SELDOM <= lines:
             break
         if spills > _HOPELESS:
             left.reverse()
@@ -275,8 +276,8 @@ _JUMP = re.compile(r"^\s+j\w+\s+(\.L\w+)")
 _SPILL = re.compile(r"%[xyz]mm\d+.*(?:Spill|Reload)")
 
 
-def inner_spills(listing: str) -> int:
-    """Count spills and reloads of vector registers in the innermost loops of an x86 assembly with comments."""
+def inner_spills(listing: str) -> tuple[int, int]:
+    """Count spills and reloads of vectors in innermost loops of an x86 assembly with comments, and these lines."""
     lines = listing.splitlines()
     labels: dict[str, int] = {}
     loops: list[tuple[int, int]] = []
@@ -292,7 +293,8 @@ def inner_spills(listing: str) -> int:
         if b < first_end:  # no loop begins at or after it and ends at or before
             inner.add((a, b))
         first_end = min(first_end, b)
-    return sum(bool(_SPILL.search(line)) for a, b in loops if (a, b) in inner for line in lines[a : b + 1])
+    within = [line for a, b in loops if (a, b) in inner for line in lines[a : b + 1]]
+    return sum(bool(_SPILL.search(line)) for line in within), len(within)
 
 
 # ---- disk
