@@ -14,10 +14,10 @@ dot-distributes: A[*b *m *k]  B[*b *k *n]  C[*b *k *n]
   dot(A, B + C, k)  ==  dot(A, B, k) + dot(A, C, k)
   mode near
 
-dot-factor: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
+dot-factor: A[*b *m *p *k]  B[*b *m *k]  C[*b *k *n]
   dot(A, C, k) + dot(B, C, k)  ==  dot(A + B, C, k)
 
-dot-factor-sub: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
+dot-factor-sub: A[*b *m *p *k]  B[*b *m *k]  C[*b *k *n]
   dot(A, C, k) - dot(B, C, k)  ==  dot(A - B, C, k)
 
 dot-scale-out: A[*b *c *m *p *k]  S[*b *m]  B[*b *c *k *n]
@@ -50,7 +50,7 @@ dot-of-concat: A[*b *m i]  C[*b *m i2]  D[*b i3 *n]
   mode near
 
 slice-of-dot: A[*b *m *k]  B[*b *k *n]
-  slice(dot(A, B, k), n(s, e, t))  ==  dot(A, slice(B, n(s, e, t)), k)
+  slice(dot(A, B, k), m(p, q, r), n(s, e, t))  ==  dot(slice(A, m(p, q, r)), slice(B, n(s, e, t)), k)
   mode near
 
 sum-as-dot: A[*a *k]
