@@ -21,6 +21,7 @@ from rewrites.match.space import EGraphSpace
 from superopt.errors import RuleError
 
 _GAIN = 1.1  # a smaller gain of estimated work is none
+_OPENED_GAIN = 2.0  # of a sum of products, which reads and writes what one kernel keeps in registers
 _OPERANDS = "ABCDEFGHIJ"
 _SIGNS = {"mul": "*", "div": "/", "add": "+", "sub": "-"}
 _ROOTS = frozenset(KINDS) - {"broadcast_in_dim", "div", "select_n", "add", "sub"}
@@ -70,7 +71,8 @@ def rule_of(forms: Sequence[IndexForm]) -> Rule | None:
     after = Counter({forms[0].out: len(forms) - 1}) if len(forms) > 1 else Counter[RoleSet]()
     for order in best:
         after.update(order.cost)
-    if paid(after, forms[0].sizes) * _GAIN >= paid(before, forms[0].sizes):
+    gain = _GAIN if len(forms) == 1 else _OPENED_GAIN
+    if paid(after, forms[0].sizes) * gain >= paid(before, forms[0].sizes):
         return None
     text = _text(forms, before, best, after)
     name = f"contraction-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
