@@ -11,14 +11,18 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from rewrites.build.arrange import BuildError
+from rewrites.build.terms import build
 from rewrites.contraction.order import ContractionStep, RoleSet, best_order, frozen_leaves, paid, program_cost
 from rewrites.contraction.region import KINDS, IndexForm, RegionPart, read, read_opened
-from rewrites.egraph.graph import EGraph
+from rewrites.egraph.graph import EGraph, Origin
+from rewrites.egraph.perm import PERM_BITS
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
 from rewrites.match import sites
+from rewrites.match.matching import matches
 from rewrites.match.space import EGraphSpace
-from superopt.errors import RuleError
+from superopt.errors import RuleError, ShapeError
 
 _GAIN = 1.1  # a smaller gain of estimated work is none
 _OPENED_GAIN = 2.0  # of a sum of products, which reads and writes what one kernel keeps in registers
@@ -39,10 +43,35 @@ def contraction_rules(eg: EGraph) -> list[Rule]:
         if form is None:
             continue
         inside |= {part.cls for part in form.root.walk() if part.kind not in ("leaf", "view", "copy")}
-        rule = rule_of([form]) or rule_of(read_opened(space, cls))
-        if rule is not None:
-            found.setdefault(rule.name, rule)
+        rule = rule_of([form]) or rule_of(_opened(eg, space, cls))
+        if rule is not None and rule.name not in found and not _is_there(eg, rule, cls):
+            found[rule.name] = rule
     return list(found.values())
+
+
+def _is_there(eg: EGraph, rule: Rule, cls: int) -> bool:
+    """Whether rules of the library have made the right side of a rule at a class already."""
+    for match in matches(rule, eg, cls << PERM_BITS):
+        eg.current_origin = Origin(rule.name, 0, (cls << PERM_BITS,))
+        try:
+            (value,) = build(match, eg)
+        except (BuildError, ShapeError):
+            continue
+        finally:
+            eg.current_origin = None
+        if eg.find_class(value) == eg.find_class(cls << PERM_BITS):
+            return True
+    return False
+
+
+def _opened(eg: EGraph, space: EGraphSpace, cls: int) -> Sequence[IndexForm]:
+    """The products of an open region; none where a value within it is needed elsewhere and computed anyway."""
+    forms = read_opened(space, cls)
+    if not forms:
+        return forms
+    inside = {part.cls for part in forms[0].root.walk() if part.kind != "leaf"}
+    above = {eg.ref_of(node) >> PERM_BITS for x in inside - {cls} if isinstance(x, int) for node in eg.parents(x)}
+    return forms if above <= inside else ()
 
 
 def _from_above(eg: EGraph) -> list[int]:

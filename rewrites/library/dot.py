@@ -3,7 +3,8 @@
 RULES = """
 dot-assoc: A[*b *m *k]  B[*b *k *l]  C[*b *l *n]
   dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
-  prefer live(B) or live(C) or prod(k) * prod(n) <= (prod(k) + prod(n)) * prod(l)
+  prefer frozen(B) and frozen(C) and prod(k) * prod(n) <= (prod(k) + prod(n)) * prod(l)
+      or prod(n) * prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l) * (prod(k) + prod(n))
 
 dot-distributes-frozen: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
   dot(A + B, C, k)  ==  dot(A, C, k) + dot(B, C, k)

@@ -14,6 +14,7 @@ from rewrites.contraction.region import IndexForm, read, read_opened
 from rewrites.grow.growth import grow
 from rewrites.language.parse import parse
 from rewrites.language.term import subterms
+from rewrites.library import by_name
 from rewrites.match.space import EGraphSpace
 from superopt.errors import RuleError
 from superopt.ir.graph import Node, literal, mk
@@ -120,11 +121,11 @@ REGIONS: dict[str, Callable[[], Node]] = {
 def test_a_region_gets_a_proved_order_that_fires_and_keeps_values(name: str) -> None:
     root = REGIONS[name]()
     eg = egraph(root)
+    before = eg.enode_count
     rules = contraction_rules(eg)
     assert rules
     verdicts = verify_rules(rules)
     assert [v.status for v in verdicts] == ["PROVED"] * len(rules)
-    before = eg.enode_count
     report = grow(eg, rules, deadline=Deadline.within(20.0))
     assert all(report.rules[rule.name].unions for rule in rules)
     assert eg.enode_count > before
@@ -188,6 +189,21 @@ def test_no_order_is_cheaper_than_that_of_the_dynamic_program() -> None:
 
 def test_a_region_in_its_best_order_gets_no_rule() -> None:
     assert not contraction_rules(egraph(dot(var("a", 9, 8), dot(var("b", 8, 7), var("c", 7, 1)))))
+
+
+def test_an_order_that_the_library_has_made_gets_no_rule() -> None:
+    eg = egraph(dot(dot(var("a", 90, 80), var("b", 80, 70)), var("c", 70, 2)))
+    assert contraction_rules(eg)
+    grow(eg, [by_name("product-order")])
+    assert not contraction_rules(eg)
+
+
+def test_a_value_that_is_needed_elsewhere_is_not_opened() -> None:
+    """The mean of a layer norm reads sums that the norm needs as well."""
+    x = mk("add", var("r", 90, 80), dot(var("x", 90, 70), var("w", 70, 80)))
+    mean = mk("reduce_sum", x, axes=(1,))
+    assert contraction_rules(egraph(mean))
+    assert not contraction_rules(egraph(mk("sub", x, spread(mean, (90, 80), 0))))
 
 
 def test_a_square_of_one_tensor_has_two_operands() -> None:

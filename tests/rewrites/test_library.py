@@ -327,3 +327,12 @@ def test_saturating_rules_of_the_library_are_seen_by_some_program() -> None:
         "dot-scale-out", "dot-split-k", "ew1-concat", "ew1-view", "ew2-concat", "max-max", "pad-pad",
         "sum-bcast", "sum-divide", "sum-scale", "sum-sum", "take-concat",
     }  # fmt: skip
+
+
+def test_powers_by_squares_do_not_grow() -> None:
+    """Products of powers of one matrix have as many orders as there are ways to add up exponents."""
+    power = var("a", 6, 6)
+    for _ in range(8):
+        power = dot(power, power)
+    report = grow(egraph(power), [rule for rule in load() if rule.mode == "saturate"], deadline=Deadline.within(20.0))
+    assert (report.stop, report.enodes[-1]) == ("saturated", report.enodes[0])
