@@ -24,8 +24,7 @@ from rewrites.match.matching import matches
 from rewrites.match.space import EGraphSpace
 from superopt.errors import RuleError, ShapeError
 
-_GAIN = 1.1  # a smaller gain of estimated work is none
-_OPENED_GAIN = 2.0  # of a sum of products, which reads and writes what one kernel keeps in registers
+_GAIN = 1.1  # a smaller gain of estimated work is none; of a sum, for each product, which is read and written apart
 _OPERANDS = "ABCDEFGHIJ"
 _SIGNS = {"mul": "*", "div": "/", "add": "+", "sub": "-"}
 _ROOTS = frozenset(KINDS) - {"broadcast_in_dim", "div", "select_n", "add", "sub"}
@@ -100,8 +99,7 @@ def rule_of(forms: Sequence[IndexForm]) -> Rule | None:
     after = Counter({forms[0].out: len(forms) - 1}) if len(forms) > 1 else Counter[RoleSet]()
     for order in best:
         after.update(order.cost)
-    gain = _GAIN if len(forms) == 1 else _OPENED_GAIN
-    if paid(after, forms[0].sizes) * gain >= paid(before, forms[0].sizes):
+    if paid(after, forms[0].sizes) * _GAIN * len(forms) >= paid(before, forms[0].sizes):
         return None
     text = _text(forms, before, best, after)
     name = f"contraction-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -32,7 +32,6 @@ KINDS = {
 """Op -> its kind in a region; views are read through, all else is an operand."""
 _AHEAD = ("view", "copy", "mask")  # kinds that are read where they are known ahead of time: all else is computed then
 _SIDES = ("add", "sub")
-_MOST_SUMS = 2  # sums of two parts in a region: four products
 _MOST_OPENED = 6  # operands of an open region: 729 splits for each of its products
 
 
@@ -118,8 +117,8 @@ class _RegionReader:
     space: EGraphSpace
     labels: Labels = field(default_factory=Labels)
     masks: bool = True
-    sums: int = 0  # sums of two parts that may still be read
     opened: bool = False
+    sums: bool = False  # whether sums of two parts are read
     masked: int = 0  # masks above: the prover does not see that what they let through divides where they do
     room: int = MOST_OPERANDS - 1
 
@@ -143,14 +142,12 @@ class _RegionReader:
                 two = len(alternative.children) == 2 or kind == "square"
                 if (two and not self.room) or any(self.space.dtype(c) != dtype for c, _ in alternative.children):
                     continue
-                before = self.room, self.sums
                 self.room -= two
-                self.sums -= kind in _SIDES
                 square = kind == "square"
                 found = (self._square if square else self._op)(kind, cls, lay, alternative, depth)
                 if found is not None:
                     return found
-                self.room, self.sums = before
+                self.room += two
         return RegionPart("leaf", cls, lay)
 
     def _op(self, kind: str, cls: Class, lay: Layout, a: Alternative, depth: int) -> RegionPart | None:
@@ -177,7 +174,7 @@ class _RegionReader:
         ((child, perm),) = a.children
         inner = below(below(lay, a.perm), perm)
         room, sums = self.room, self.sums
-        self.sums = 0  # a square of a sum as a sum of squares loses digits where these cancel
+        self.sums = False  # a square of a sum as a sum of squares loses digits where these cancel
         first, second = (self.part(child, inner, depth + 1) for _ in range(2))
         self.sums = sums
         if first.kind == "leaf" or [x.cls for x in first.walk()] != [x.cls for x in second.walk()]:
@@ -219,15 +216,15 @@ class _RegionReader:
 def read(space: EGraphSpace, cls: Class) -> IndexForm | None:
     """The index form of the region below a class; None where the class is no region, or an axis would stand twice."""
     for masks in (True, False):
-        found = _read(_RegionReader(space, masks=masks), cls)
-        if found is not None:
-            return found[0]
+        forms = _read(_RegionReader(space, masks=masks), cls)
+        if forms is not None:
+            return forms[0]
     return None
 
 
 def read_opened(space: EGraphSpace, cls: Class) -> list[IndexForm]:
     """The products that the open region below a class is the sum of; none where the class is no such region."""
-    reader = _RegionReader(space, sums=_MOST_SUMS, opened=True, room=_MOST_OPENED - 1)
+    reader = _RegionReader(space, opened=True, sums=True, room=_MOST_OPENED - 1)
     forms = _read(reader, cls) or []
     is_more = any(x.kind in _SIDES or _is_computed_ahead(x, space) for form in forms[:1] for x in form.root.walk())
     return forms if is_more else []
@@ -251,10 +248,10 @@ def _products(part: RegionPart) -> list[tuple[bool, tuple[RegionPart, ...]]]:
         sides = [_products(arg) for arg in part.args]
         turned = [(negative != (part.kind == "sub"), parts) for negative, parts in sides[1]]
         return [*sides[0], *turned]
-    found: list[tuple[bool, tuple[RegionPart, ...]]] = [(False, (part,))]
+    products: list[tuple[bool, tuple[RegionPart, ...]]] = [(False, (part,))]
     for arg in part.args:
-        found = [(a != b, (*p, *q)) for a, p in found for b, q in _products(arg)]
-    return found
+        products = [(a != b, (*p, *q)) for a, p in products for b, q in _products(arg)]
+    return products
 
 
 def _indexed(root: RegionPart, labels: Labels, space: EGraphSpace) -> list[IndexForm] | None:

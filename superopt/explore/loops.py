@@ -52,7 +52,6 @@ from superopt.ir.program import replace
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import beyond_caches
 
-_SHORT_TRIP = 1e6  # operations: 20 us, of which the loop's own time is a tenth
 _proved = functools.lru_cache(maxsize=256)(prove_step)  # the plain candidate and the search take the same steps
 
 
@@ -104,13 +103,13 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
         if _is_layers(loop):
             yield LoopStep("unrolled", graph.inputs, loop)
     for loop, other in itertools.combinations(loops_of(graph), 2):
-        if are_apart(loop, other) and _trip_flops(loop) + _trip_flops(other) < _SHORT_TRIP:
+        if are_apart(loop, other) and _is_short(loop) and _is_short(other):
             yield LoopStep("fused", graph.inputs, loop, other=other)
 
 
-def _trip_flops(loop: Node) -> float:
-    """Operations of one trip, bodies within left out."""
-    return sum(node_cost(n).flops for n in loop["body"].nodes() if not bodies_of(n))
+def _is_short(loop: Node) -> bool:
+    """Whether a trip has no product, so that the loop's own time is a part of it (decision 27)."""
+    return not any(_is_product(n) or bodies_of(n) for n in loop["body"].nodes())
 
 
 def _is_product(node: Node) -> bool:

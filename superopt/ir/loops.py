@@ -331,8 +331,8 @@ def summed(loop: Node, number: int) -> tuple[Node, ...]:
 
 def _weighted(first: Node, stack: Node, factor: Node, reverse: bool) -> tuple[Node, Node]:
     """The first value of a carry and the rows that are added to it, each with the factors of the trips behind it."""
-    (length, *rest), dtype = stack.shape, factor.dtype
-    ends = [_filled(factor, length), _filled(literal(1.0, dtype), 1)]
+    length, *rest = (int(n) for n in stack.shape)  # pyright: ignore[reportArgumentType] -- a known number of trips
+    ends = [_filled(factor, length), _filled(literal(1.0, factor.dtype), 1)]
     ones = mk("concatenate", *(ends[::-1] if reverse else ends), dimension=0)
     powers_of = mk("cumprod", ones, axis=0, reverse=not reverse)
     begin = 0 if reverse else 1
@@ -381,8 +381,10 @@ def powered(loop: Node, number: int) -> tuple[Node, ...]:
         result, trips = None, trips + 1
     while trips:
         if trips % 2:
-            operands = (power, result) if left else (result, power)
-            result = power if result is None else mk(step.op, *operands, **dict(step.attrs))
+            if result is None:
+                result = power
+            else:
+                result = mk(step.op, *((power, result) if left else (result, power)), **dict(step.attrs))
         trips //= 2
         if trips:
             power = mk(step.op, power, power, **square)

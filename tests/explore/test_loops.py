@@ -135,13 +135,17 @@ def damped_rows(a: jax.Array, x: jax.Array) -> Any:
 
 def side_by_side(xs: jax.Array, a: jax.Array, b: jax.Array) -> Any:
     def run(w: jax.Array) -> Any:
-        return lax.scan(lambda h, x: (jnp.tanh(x + h @ w), h), xs[0], xs)
+        return lax.scan(lambda h, x: (jnp.tanh(x + h * w), h), xs[0], xs)
 
     return run(a), run(b)
 
 
 def one_after_the_other(xs: jax.Array, a: jax.Array) -> Any:
-    hs = lax.scan(lambda h, x: (jnp.tanh(x + h @ a),) * 2, xs[0], xs)[1]
+    def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        h = jnp.tanh(x + h @ a)
+        return h, h
+
+    hs = lax.scan(step, xs[0], xs)[1]
     return lax.scan(lambda h, x: (jnp.tanh(x + h @ a), None), hs[0], hs)[0]
 
 
@@ -169,7 +173,7 @@ CASES: dict[str, tuple[Fn, tuple[Any, ...], tuple[str, ...], int]] = {
     "growing": (growing, (rand(6, 3),), (), 1),
     "damped": (damped, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
     "damped rows": (damped_rows, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
-    "side by side": (side_by_side, (rand(5, 2, 3), rand(3, 3), rand(3, 3)), ("fused",), 1),
+    "side by side": (side_by_side, (rand(5, 2, 3), rand(3), rand(3)), ("fused",), 1),
     "one after the other": (one_after_the_other, (rand(5, 2, 3), rand(3, 3)), (), 2),
     "nothing": (nothing, (rand(2, 3), rand(3, 3)), ("counted",), 1),
 }
