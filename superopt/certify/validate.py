@@ -32,6 +32,7 @@ from superopt.errors import FileLimitError, RuleError, SuperoptError
 from superopt.files.reading import shown
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.loop_steps import LoopStep
+from superopt.ir.loops import results_of
 from superopt.ir.program import Program, replace
 from superopt.ir.text import print_graph
 from superopt.machine.deadline import Stopwatch
@@ -276,7 +277,7 @@ def _loop(number: int, step: LoopStep, plan: Plan, known: Set[Node]) -> tuple[li
     where = f"step {number} of loops ({step.kind})"
     try:
         proof = prove_step(step, plan.numerics)
-        before, after = step.before, step.results()
+        before, after = results_of(step.loop), step.results()
     except LoopStepError as error:
         raise _PlanRefused(f"{where} is not proved: {error}") from error
     except (SuperoptError, KeyError, ValueError, TypeError, IndexError) as error:

@@ -9,7 +9,6 @@
     summed      rows that a loop only adds up, and scales by a number each trip, are a sum.
     powered     products with one matrix, trip by trip, are one with a power of it.
     unrolled    a few trips, each a product with weights of its own (a stack of layers), are a program without a loop.
-    fused       two loops of as many trips, side by side, are one.
 
 Every step is proved at its place before it is taken (`superopt.certify.loops`).
 """
@@ -17,7 +16,6 @@ Every step is proved at its place before it is taken (`superopt.certify.loops`).
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -37,7 +35,6 @@ from superopt.ir.loops import (
     ROW,
     LoopParts,
     adds_row,
-    are_apart,
     counters,
     is_stuck,
     loops_of,
@@ -78,7 +75,7 @@ def opened(
         except LoopStepError:
             refused.add(step)
         else:
-            graph = with_results(graph, step.before, step.results())
+            graph = with_results(graph, step.loop, step.results())
             taken.append(step)
 
 
@@ -102,14 +99,6 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
                 yield LoopStep("powered", graph.inputs, loop, number=number)
         if _is_layers(loop):
             yield LoopStep("unrolled", graph.inputs, loop)
-    for loop, other in itertools.combinations(loops_of(graph), 2):
-        if are_apart(loop, other) and _is_short(loop) and _is_short(other):
-            yield LoopStep("fused", graph.inputs, loop, other=other)
-
-
-def _is_short(loop: Node) -> bool:
-    """Whether a trip has no product, so that the loop's own time is a part of it (decision 27)."""
-    return not any(_is_product(n) or bodies_of(n) for n in loop["body"].nodes())
 
 
 def _is_product(node: Node) -> bool:

@@ -12,11 +12,11 @@ from typing import Any
 from superopt.errors import InputError
 from superopt.files.reading import Allowance
 from superopt.ir.graph import Graph, Node, mk
-from superopt.ir.loops import counted, fused, hoisted, powered, results_of, summed, sunk, unrolled
+from superopt.ir.loops import counted, hoisted, powered, results_of, summed, sunk, unrolled
 from superopt.ir.program import replace
 from superopt.ir.text import parse_graph, print_graph
 
-LOOP_STEPS = ("counted", "body", "hoisted", "sunk", "summed", "powered", "unrolled", "fused")
+LOOP_STEPS = ("counted", "body", "hoisted", "sunk", "summed", "powered", "unrolled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,6 @@ class LoopStep:
         instead: what comes in their place: of all trips, over the program's inputs, where they are hoisted; of the
             same trip, over the body's inputs, where the body itself changes.
         number: the carry that is counted, summed or powered; the result that is sunk.
-        other: the loop that is fused with it.
     """
 
     kind: str
@@ -40,26 +39,17 @@ class LoopStep:
     values: tuple[Node, ...] = ()
     instead: tuple[Node, ...] = ()
     number: int = 0
-    other: Node | None = None
-
-    @property
-    def before(self) -> tuple[Node, ...]:
-        """The nodes of the results before the step."""
-        return (*results_of(self.loop), *(() if self.other is None else results_of(self.other)))
 
     def results(self) -> tuple[Node, ...]:
-        """The nodes that give these results after the step."""
-        if self.kind == "fused":
-            assert self.other is not None
-            return fused(self.loop, self.other)
-        if self.kind == "sunk":
-            return sunk(self.loop, self.number)
+        """The nodes that give the loop's results after the step."""
         if self.kind == "counted":
             return counted(self.loop, self.number)
         if self.kind == "summed":
             return summed(self.loop, self.number)
         if self.kind == "powered":
             return powered(self.loop, self.number)
+        if self.kind == "sunk":
+            return sunk(self.loop, self.number)
         if self.kind == "unrolled":
             return unrolled(self.loop)
         if self.kind == "hoisted":
@@ -72,7 +62,7 @@ class LoopStep:
         over = body.inputs if self.kind == "body" else self.inputs
         return {
             "kind": self.kind,
-            "loop": print_graph(Graph(self.inputs, self.before)),
+            "loop": print_graph(Graph(self.inputs, results_of(self.loop))),
             "values": print_graph(Graph(body.inputs, self.values)),
             "instead": print_graph(Graph(over, self.instead)),
             "number": self.number,
@@ -86,20 +76,17 @@ def read_step(data: Mapping[str, Any], allowance: Allowance | None = None) -> Lo
         InputError: it is none.
     """
     graph = parse_graph(data["loop"], allowance=allowance)
+    loops = {x.inputs[0] if x.op == "result" else x for x in graph.outputs}
+    loop = next(iter(loops), None)
+    if len(loops) != 1 or loop is None or loop.op != "scan" or results_of(loop) != graph.outputs:
+        raise InputError("a step of loops is about something else than a loop")
     if data["kind"] not in LOOP_STEPS:
         raise InputError(f"there is no step {data['kind']!r} of loops")
-    loops = list(dict.fromkeys(x.inputs[0] if x.op == "result" else x for x in graph.outputs))
-    results = tuple([x for loop in loops for x in results_of(loop)])
-    two = data["kind"] == "fused"
-    if len(loops) != 1 + two or any(x.op != "scan" for x in loops) or results != graph.outputs:
-        raise InputError("a step of loops is about something else than a loop")
-    loop = loops[0]
     values = parse_graph(data["values"], allowance=allowance)
     instead = parse_graph(data["instead"], allowance=allowance)
     if values.inputs != loop["body"].inputs or len(values.outputs) != len(instead.outputs):
         raise InputError("the values of a step are not those of its loop")
-    sides = values.outputs, instead.outputs
-    return LoopStep(str(data["kind"]), graph.inputs, loop, *sides, int(data["number"]), loops[1] if two else None)
+    return LoopStep(str(data["kind"]), graph.inputs, loop, values.outputs, instead.outputs, int(data["number"]))
 
 
 def _with_body(loop: Node, images: Mapping[Node, Node]) -> tuple[Node, ...]:

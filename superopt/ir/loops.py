@@ -6,10 +6,9 @@
     summed      A carry that only adds a row each trip, scaled or not, is a sum over the rows.
     powered     A carry that each trip multiplies by one matrix is multiplied by a power of it.
     unrolled    A loop of few trips is the trips, one after the other (`superopt.ir.inline`).
-    fused       Two loops of as many trips, of which neither needs the other, are one.
 
-Each function maps a loop, or two, to nodes for the results, in their order.  That `hoisted` keeps the values rests on
-the equality of the values with their stacks, which is proved elsewhere; the others hold by the meaning of a scan alone.
+Each function maps a loop to nodes for its results, in their order.  That `hoisted` keeps the values rests on the
+equality of the values with their stacks, which is proved elsewhere; the others hold by the meaning of a scan alone.
 """
 
 from __future__ import annotations
@@ -154,33 +153,6 @@ def sunk(loop: Node, number: int) -> tuple[Node, ...]:
     stacks = zip(fresh.values(), made[len(kept) :], strict=True)
     (result,) = _loop(loop, replace((outputs[number],), fresh), fixed, [], [*rows, *stacks])
     return (*made[:number], result, *made[number : len(kept)])
-
-
-def are_apart(loop: Node, other: Node) -> bool:
-    """Whether two loops make as many trips in the same order, and neither needs the other."""
-    alike = all(loop[name] == other[name] for name in ("length", "reverse"))
-    return alike and loop is not other and loop not in topological((other,)) and other not in topological((loop,))
-
-
-def fused(loop: Node, other: Node) -> tuple[Node, ...]:
-    """The results of two loops of as many trips, first those of the first, by one loop with the carries of both."""
-    parts, others = LoopParts(loop), LoopParts(other)
-    given = parts.given
-    known = [{operand: x for x, operand in pairs} for pairs in given]
-    renamed: dict[Node, Node] = {}
-    names = iter(_free_names(parts.body, len(others.body.inputs)))
-    for role, pairs in enumerate(others.given):
-        for x, operand in pairs:
-            same = known[role].get(operand) if role != 1 else None  # carries stay apart
-            renamed[x] = same or make_input(next(names), x.shape, x.dtype, frozen=x["frozen"])
-            if same is None:
-                given[role].append((renamed[x], operand))
-    mine, theirs = parts.body.outputs, replace(others.body.outputs, renamed)
-    count, further = loop["num_carry"], other["num_carry"]
-    outputs = (*mine[:count], *theirs[:further], *mine[count:], *theirs[further:])
-    made = _loop(loop, outputs, *given)
-    ends = count + further, count + further + len(mine) - count
-    return (*made[:count], *made[ends[0] : ends[1]], *made[count : ends[0]], *made[ends[1] :])
 
 
 def _loop(loop: Node, outputs: Sequence[Node], fixed: _Given, carries: _Given, rows: _Given) -> tuple[Node, ...]:
@@ -414,7 +386,7 @@ def loops_of(graph: Graph) -> list[Node]:
     return [n for n in graph.nodes() if n.op == "scan" and isinstance(n["length"], int)]
 
 
-def with_results(graph: Graph, before: Sequence[Node], after: Sequence[Node]) -> Graph:
-    """The graph with these results of loops replaced."""
-    mapping = {old: new for old, new in zip(before, after, strict=True) if old is not new}
+def with_results(graph: Graph, loop: Node, results: Sequence[Node]) -> Graph:
+    """The graph with the results of a loop replaced."""
+    mapping = {old: new for old, new in zip(results_of(loop), results, strict=True) if old is not new}
     return Graph(graph.inputs, replace(graph.outputs, mapping), graph.constants)

@@ -91,7 +91,6 @@ def _proof(report: Report) -> str:
 _LOOPS = {
     "counted": "counters as rows", "body": "products changed", "hoisted": "values hoisted",
     "sunk": "ends of results behind", "summed": "sums", "powered": "powers", "unrolled": "loops unrolled",
-    "fused": "loops joined",
 }  # fmt: skip
 
 

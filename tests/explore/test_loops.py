@@ -133,22 +133,6 @@ def damped_rows(a: jax.Array, x: jax.Array) -> Any:
     return lax.fori_loop(0, 40, lambda _, x: 0.25 * (x @ a) + 0.5 * x, x)
 
 
-def side_by_side(xs: jax.Array, a: jax.Array, b: jax.Array) -> Any:
-    def run(w: jax.Array) -> Any:
-        return lax.scan(lambda h, x: (jnp.tanh(x + h * w), h), xs[0], xs)
-
-    return run(a), run(b)
-
-
-def one_after_the_other(xs: jax.Array, a: jax.Array) -> Any:
-    def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        h = jnp.tanh(x + h @ a)
-        return h, h
-
-    hs = lax.scan(step, xs[0], xs)[1]
-    return lax.scan(lambda h, x: (jnp.tanh(x + h @ a), None), hs[0], hs)[0]
-
-
 def nothing(x: jax.Array, w: jax.Array) -> Any:
     return lax.fori_loop(0, 40, lambda _, v: jnp.tanh(v @ w), x)
 
@@ -173,8 +157,6 @@ CASES: dict[str, tuple[Fn, tuple[Any, ...], tuple[str, ...], int]] = {
     "growing": (growing, (rand(6, 3),), (), 1),
     "damped": (damped, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
     "damped rows": (damped_rows, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
-    "side by side": (side_by_side, (rand(5, 2, 3), rand(3), rand(3)), ("fused",), 1),
-    "one after the other": (one_after_the_other, (rand(5, 2, 3), rand(3, 3)), (), 2),
     "nothing": (nothing, (rand(2, 3), rand(3, 3)), ("counted",), 1),
 }
 
@@ -243,7 +225,7 @@ def test_a_value_of_another_body_is_refused() -> None:
         prove_step(replace(step, values=other.values))
 
 
-@pytest.mark.parametrize("kind", ["counted", "summed", "powered", "sunk", "fused"])
+@pytest.mark.parametrize("kind", ["counted", "summed", "powered", "sunk"])
 def test_a_carry_of_another_kind_is_refused(kind: str) -> None:
     (step,) = steps_of("recurrence")
     with pytest.raises(LoopStepError):
@@ -339,14 +321,6 @@ def test_powers_of_a_matrix_itself_are_squares() -> None:
     graph = import_function(lambda p: lax.fori_loop(0, 15, lambda _, q: q @ p, p), (rand(9, 9),)).graph
     after = opened(graph, Deadline())[0]
     assert sum(n.op == "dot_general" for n in after.nodes()) == 4
-
-
-def test_loops_that_need_each_other_are_not_fused() -> None:
-    graph, _ = graph_of("one after the other")
-    loop, other = loops_of(graph)
-    step = LoopStep("fused", graph.inputs, loop, other=other)
-    with pytest.raises(LoopStepError, match="side by side"):
-        prove_step(step)
 
 
 def test_a_result_that_a_carry_needs_is_not_sunk() -> None:
