@@ -1,26 +1,33 @@
 """Rules for regions: the region as it stands equals its cheapest contraction.
 
 The rule is a text like those of the library: general in sizes and ranks, proved before it is used, and guarded by the
-costs of both sides.  Its name is a digest of the text, so regions of one form share one rule and one proof.
+costs of both sides.  Its name is a digest of the text, so regions of one form share one rule and one proof.  Where a
+closed region has no better order, the open region may have one: the sum of its products in their cheapest orders.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from rewrites.build.arrange import BuildError
+from rewrites.build.terms import build
 from rewrites.contraction.order import ContractionStep, RoleSet, best_order, frozen_leaves, paid, program_cost
-from rewrites.contraction.region import KINDS, IndexForm, RegionPart, read
-from rewrites.egraph.graph import EGraph
+from rewrites.contraction.region import KINDS, IndexForm, RegionPart, read, read_opened
+from rewrites.egraph.graph import EGraph, Origin
+from rewrites.egraph.perm import PERM_BITS
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
 from rewrites.match import sites
+from rewrites.match.matching import matches
 from rewrites.match.space import EGraphSpace
-from superopt.errors import RuleError
+from superopt.errors import RuleError, ShapeError
 
-_GAIN = 1.1  # a smaller gain of estimated work is none
+_GAIN = 1.1  # a smaller gain of estimated work is none; of a sum, for each product, which is read and written apart
 _OPERANDS = "ABCDEFGHIJ"
-_ROOTS = frozenset(KINDS) - {"broadcast_in_dim", "div", "select_n"}
+_SIGNS = {"mul": "*", "div": "/", "add": "+", "sub": "-"}
+_ROOTS = frozenset(KINDS) - {"broadcast_in_dim", "div", "select_n", "add", "sub"}
 
 
 def contraction_rules(eg: EGraph) -> list[Rule]:
@@ -35,10 +42,35 @@ def contraction_rules(eg: EGraph) -> list[Rule]:
         if form is None:
             continue
         inside |= {part.cls for part in form.root.walk() if part.kind not in ("leaf", "view", "copy")}
-        rule = rule_of(form)
-        if rule is not None:
-            found.setdefault(rule.name, rule)
+        rule = rule_of([form]) or rule_of(_opened(eg, space, cls))
+        if rule is not None and rule.name not in found and not _is_there(eg, rule, cls):
+            found[rule.name] = rule
     return list(found.values())
+
+
+def _is_there(eg: EGraph, rule: Rule, cls: int) -> bool:
+    """Whether rules of the library have made the right side of a rule at a class already."""
+    for match in matches(rule, eg, cls << PERM_BITS):
+        eg.current_origin = Origin(rule.name, 0, (cls << PERM_BITS,))
+        try:
+            (value,) = build(match, eg)
+        except (BuildError, ShapeError):
+            continue
+        finally:
+            eg.current_origin = None
+        if eg.find_class(value) == eg.find_class(cls << PERM_BITS):
+            return True
+    return False
+
+
+def _opened(eg: EGraph, space: EGraphSpace, cls: int) -> Sequence[IndexForm]:
+    """The products of an open region; none where a value within it is needed elsewhere and computed anyway."""
+    forms = read_opened(space, cls)
+    if not forms:
+        return forms
+    inside = {part.cls for part in forms[0].root.walk() if part.kind != "leaf"}
+    above = {eg.ref_of(node) >> PERM_BITS for x in inside - {cls} if isinstance(x, int) for node in eg.parents(x)}
+    return forms if above <= inside else ()
 
 
 def _from_above(eg: EGraph) -> list[int]:
@@ -59,12 +91,17 @@ def _from_above(eg: EGraph) -> list[int]:
     return [cls for cls in reversed(order) if cls in live]
 
 
-def rule_of(form: IndexForm) -> Rule | None:
-    """The rule of a region; None where its order cannot be improved, or no rule text speaks of it."""
-    before, best = program_cost(form), best_order(form)
-    if paid(best.cost, form.sizes) * _GAIN >= paid(before, form.sizes):
+def rule_of(forms: Sequence[IndexForm]) -> Rule | None:
+    """The rule of the sum of some products; None where their orders are no better, or no rule text speaks of them."""
+    if not forms:
         return None
-    text = _text(form, before, best)
+    before, best = program_cost(forms[0]), [best_order(form) for form in forms]
+    after = Counter({forms[0].out: len(forms) - 1}) if len(forms) > 1 else Counter[RoleSet]()
+    for order in best:
+        after.update(order.cost)
+    if paid(after, forms[0].sizes) * _GAIN * len(forms) >= paid(before, forms[0].sizes):
+        return None
+    text = _text(forms, before, best, after)
     name = f"contraction-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     try:
         return parse(f"{name}{text}", "<contraction>")
@@ -72,32 +109,48 @@ def rule_of(form: IndexForm) -> Rule | None:
         return None
 
 
-def _text(form: IndexForm, before: Mapping[RoleSet, int], best: ContractionStep) -> str:
+def _text(
+    forms: Sequence[IndexForm],
+    before: Mapping[RoleSet, int],
+    best: Sequence[ContractionStep],
+    after: Mapping[RoleSet, int],
+) -> str:
     """Declarations, both sides and the guard."""
-    names = dict(zip(form.tensors, _OPERANDS, strict=False))
-    declared = [f"{name}[{_declared(form, form.roles[leaf])}]" for leaf, name in names.items()]
-    there = RoleSet().union(*[form.roles[leaf] for leaf in names])
-    if extras := form.sizes.keys() - there:
-        declared.append(f"extra {_declared(form, extras)}")
-    right = _right(best, form, [_operand(leaf, form, names) for leaf in form.operands])
-    held = RoleSet().union(*[form.roles[leaf] for leaf in form.operands])
-    for role in sorted(form.one_point(RoleSet(form.sizes)) - form.one_point(held) - form.out):
-        right = f"({right} * count({role}))"
-    if added := form.out - best.roles:
-        right = f"bcast({right}, {', '.join(sorted(added))})"
-    bound = dict(pair for leaf in form.twin for pair in _renamed(leaf, form).items() if pair[1] not in there)
+    whole = forms[0]
+    names = dict(zip(whole.tensors, _OPERANDS, strict=False))
+    equal = {pair for form in forms for pair in form.taken.items()}
+    single = {role for pair in equal for role in pair}
+    declared = [f"{name}[{_declared(whole.roles[leaf], single)}]" for leaf, name in names.items()]
+    there = RoleSet().union(*[whole.roles[leaf] for leaf in names])
+    if extras := whole.sizes.keys() - there:
+        declared.append(f"extra {_declared(extras, single)}")
+    right, known = "", set[str]()
+    for form, order in zip(forms, best, strict=True):
+        sign = " - " if form.negative else " + " if right else ""
+        right += sign + _product(form, order, [_operand(leaf, form, names) for leaf in form.operands])
+        leaves = [form.operands[number] for number in frozen_leaves(order)]
+        known |= {names[leaf] for leaf in leaves if leaf in names}
+    bound = dict(pair for x in whole.twin for pair in _renamed(x, whole).items() if pair[1] not in there)
     size_of = {new: old for old, new in bound.items()}
-    guard = [f"{_cost(best.cost, size_of)} < {_cost(before, size_of)}"]
-    known = [form.operands[number] for number in sorted(frozen_leaves(best))]
-    guard += [f"frozen({names[leaf]})" for leaf in known if leaf in names]
-    equal = [f"\n  if {', '.join(f'{a} == {b}' for a, b in sorted(form.taken.items()))}"] if form.taken else []
-    sides = f"{_left(form.root, form, names)}  ==  {right}"
-    return f": {'  '.join(declared)}\n  {sides}{''.join(equal)}\n  prefer {' and '.join(guard)}"
+    guard = [f"{_cost(after, size_of)} < {_cost(before, size_of)}", *[f"frozen({name})" for name in sorted(known)]]
+    premises = [f"\n  if {', '.join(f'{a} == {b}' for a, b in sorted(equal))}"] if equal else []
+    sides = f"{_left(whole.root, whole, names)}  ==  {right}"
+    return f": {'  '.join(declared)}\n  {sides}{''.join(premises)}\n  prefer {' and '.join(guard)}"
 
 
-def _declared(form: IndexForm, roles: Iterable[str]) -> str:
-    """Size tokens of roles; those of masks are single axes."""
-    single = {*form.taken, *form.taken.values()}
+def _product(form: IndexForm, order: ContractionStep, operands: list[str]) -> str:
+    """A product in an order, times the lengths of roles that it sums over and lacks, with those of the result."""
+    right = _right(order, form, operands)
+    held = RoleSet().union(*[form.roles[leaf] for leaf in form.operands])
+    for role in sorted(form.one_point(form.reach) - form.one_point(held) - form.out):
+        right = f"({right} * count({role}))"
+    if added := form.out - order.roles:
+        right = f"bcast({right}, {', '.join(sorted(added))})"
+    return right
+
+
+def _declared(roles: Iterable[str], single: Collection[str]) -> str:
+    """Size tokens of roles; some are single axes."""
     return " ".join(role if role in single else f"*{role}" for role in sorted(roles))
 
 
@@ -116,9 +169,9 @@ def _left(part: RegionPart, form: IndexForm, names: Mapping[RegionPart, str]) ->
     args = part.args
     if part.kind == "square":
         return f"square({_left(args[0], form, names)})"
-    if part.kind in ("mul", "div"):
+    if part.kind in _SIGNS:
         a, b = (_bare(arg, form, _held(other, form)) for arg, other in (args, args[::-1]))
-        return f"({_left(a, form, names)} {'*' if part.kind == 'mul' else '/'} {_left(b, form, names)})"
+        return f"({_left(a, form, names)} {_SIGNS[part.kind]} {_left(b, form, names)})"
     marks = sorted(form.marks[part])
     if part.kind == "mask":
         inner = _left(_bare(args[0], form, form.marks[part]), form, names)

@@ -4,6 +4,9 @@ A region is read from its root downwards by the matcher's own `flow`.  In its in
 product of operands: the labels of an operand are its axes, a broadcast adds none, a sum or a product marks those that
 it sums over.  Labels that no op of the region tells apart play one role.
 
+An open region also has sums and differences of two parts: it is a sum of products, one for each choice of a side at
+each of them.  What is known ahead of time is an operand of a closed region, and is read through in an open one.
+
 A diagonal mask, `where(i == j, A, 0)`, is a factor that is 1 where two positions agree.  In a sum one of them takes the
 place of the other in all operands, and the factor is gone.
 """
@@ -24,10 +27,12 @@ MOST_OPERANDS = 8  # the dynamic program looks at 3^8 = 6,561 splits
 _DEEPEST = 24  # ops from the root; the longest of the zoo has eleven
 KINDS = {
     **dict.fromkeys(PRODUCTS, "dot"), "reduce_sum": "sum", "mul": "mul", "div": "div", "broadcast_in_dim": "copy",
-    "select_n": "mask", "square": "square",
+    "select_n": "mask", "square": "square", "add": "add", "sub": "sub",
 }  # fmt: skip
 """Op -> its kind in a region; views are read through, all else is an operand."""
 _AHEAD = ("view", "copy", "mask")  # kinds that are read where they are known ahead of time: all else is computed then
+_SIDES = ("add", "sub")
+_MOST_OPENED = 6  # operands of an open region: 729 splits for each of its products
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,10 +62,12 @@ class RegionPart:
 
 @dataclass(frozen=True, slots=True)
 class IndexForm:
-    """A region as a sum over roles of a product.
+    """A region as a sum over roles of a product; of an open region, one of the products that it is a sum of.
 
     Attributes:
         root: the ops of the region.
+        parts: those of the product, operands included.
+        negative: whether the product is subtracted.
         operands: the leaves, from left to right.
         roles: roles of every part's axes.
         marks: roles that a part sums over, adds, or compares.
@@ -72,6 +79,8 @@ class IndexForm:
     """
 
     root: RegionPart
+    parts: tuple[RegionPart, ...]
+    negative: bool
     operands: tuple[RegionPart, ...]
     roles: dict[RegionPart, frozenset[str]]
     marks: dict[RegionPart, frozenset[str]]
@@ -82,14 +91,19 @@ class IndexForm:
     frozen: frozenset[RegionPart]
 
     @property
+    def reach(self) -> frozenset[str]:
+        """Roles of the parts of the product, and those that they sum over."""
+        return frozenset[str]().union(*[self.roles[x] | self.marks[x] for x in self.parts])
+
+    @property
     def out(self) -> frozenset[str]:
         """Roles of the result."""
         return self.roles[self.root]
 
     @property
     def tensors(self) -> tuple[RegionPart, ...]:
-        """The operands without those that are second factors of squares."""
-        return tuple(leaf for leaf in self.operands if leaf not in self.twin)
+        """The leaves of the region without those that are second factors of squares."""
+        return tuple(part for part in self.root.walk() if part.kind == "leaf" and part not in self.twin)
 
     def one_point(self, roles: frozenset[str]) -> frozenset[str]:
         """Roles after each mask has put one role in place of another."""
@@ -103,6 +117,8 @@ class _RegionReader:
     space: EGraphSpace
     labels: Labels = field(default_factory=Labels)
     masks: bool = True
+    opened: bool = False
+    sums: bool = False  # whether sums of two parts are read
     masked: int = 0  # masks above: the prover does not see that what they let through divides where they do
     room: int = MOST_OPERANDS - 1
 
@@ -113,7 +129,9 @@ class _RegionReader:
         dtype, frozen = self.space.dtype(cls), self.space.frozen(cls)
         for op, alternatives in self.space.alternatives(cls).items():
             kind = "view" if op == VIEW else KINDS.get(op)
-            if kind is None or (kind == "div" and self.masked) or (frozen and kind not in _AHEAD):
+            if kind is None or (kind == "div" and self.masked) or (frozen and not (self.opened or kind in _AHEAD)):
+                continue
+            if kind in _SIDES and not self.sums:
                 continue
             for alternative in alternatives:
                 if kind == "mask":
@@ -155,8 +173,10 @@ class _RegionReader:
         """A square of a sum: its operand is read twice, so that each factor has sums of its own."""
         ((child, perm),) = a.children
         inner = below(below(lay, a.perm), perm)
-        room = self.room
+        room, sums = self.room, self.sums
+        self.sums = False  # a square of a sum as a sum of squares loses digits where these cancel
         first, second = (self.part(child, inner, depth + 1) for _ in range(2))
+        self.sums = sums
         if first.kind == "leaf" or [x.cls for x in first.walk()] != [x.cls for x in second.walk()]:
             self.room = room
             return None
@@ -195,18 +215,46 @@ class _RegionReader:
 
 def read(space: EGraphSpace, cls: Class) -> IndexForm | None:
     """The index form of the region below a class; None where the class is no region, or an axis would stand twice."""
-    return _read(space, cls, masks=True) or _read(space, cls, masks=False)
+    for masks in (True, False):
+        forms = _read(_RegionReader(space, masks=masks), cls)
+        if forms is not None:
+            return forms[0]
+    return None
 
 
-def _read(space: EGraphSpace, cls: Class, *, masks: bool) -> IndexForm | None:
-    reader = _RegionReader(space, masks=masks)
-    root = reader.part(cls, tuple([((reader.labels.fresh(), n),) for n in space.shape(cls)]))
-    if root.kind in ("leaf", "view", "copy") or not reader.labels.distinct():
+def read_opened(space: EGraphSpace, cls: Class) -> list[IndexForm]:
+    """The products that the open region below a class is the sum of; none where the class is no such region."""
+    reader = _RegionReader(space, opened=True, sums=True, room=_MOST_OPENED - 1)
+    forms = _read(reader, cls) or []
+    is_more = any(x.kind in _SIDES or _is_computed_ahead(x, space) for form in forms[:1] for x in form.root.walk())
+    return forms if is_more else []
+
+
+def _is_computed_ahead(part: RegionPart, space: EGraphSpace) -> bool:
+    """Whether a part of an open region is an operand of the closed one."""
+    return part.kind not in ("leaf", *_AHEAD) and space.frozen(part.cls)
+
+
+def _read(reader: _RegionReader, cls: Class) -> list[IndexForm] | None:
+    root = reader.part(cls, tuple([((reader.labels.fresh(), n),) for n in reader.space.shape(cls)]))
+    if root.kind in ("leaf", "view", "copy", *_SIDES) or not reader.labels.distinct():
         return None
-    return _indexed(root, reader.labels, space)
+    return _indexed(root, reader.labels, reader.space)
 
 
-def _indexed(root: RegionPart, labels: Labels, space: EGraphSpace) -> IndexForm | None:
+def _products(part: RegionPart) -> list[tuple[bool, tuple[RegionPart, ...]]]:
+    """The products that a part is the sum of: whether one is subtracted, and its parts, the operands from the left."""
+    if part.kind in _SIDES:
+        sides = [_products(arg) for arg in part.args]
+        turned = [(negative != (part.kind == "sub"), parts) for negative, parts in sides[1]]
+        return [*sides[0], *turned]
+    products: list[tuple[bool, tuple[RegionPart, ...]]] = [(False, (part,))]
+    for arg in part.args:
+        products = [(a != b, (*p, *q)) for a, p in products for b, q in _products(arg)]
+    return products
+
+
+def _indexed(root: RegionPart, labels: Labels, space: EGraphSpace) -> list[IndexForm] | None:
     parts = list(root.walk())
     held: dict[RegionPart, dict[int, int]] = {}
     marked: dict[RegionPart, dict[int, int]] = {}
@@ -238,29 +286,30 @@ def _indexed(root: RegionPart, labels: Labels, space: EGraphSpace) -> IndexForm 
     def named(facts: dict[int, int]) -> frozenset[str]:
         return frozenset(role_of[label] for label in facts)
 
-    leaves = tuple(part for part in parts if part.kind == "leaf")
     twin: dict[RegionPart, RegionPart] = {}
     for part in parts:
         if part.kind == "square":
             twin |= {b: a for a, b in zip(*(arg.walk() for arg in part.args), strict=True) if a.kind == "leaf"}
     if any(a in twin for a in twin.values()) or (twin and any(part.kind == "mask" for part in parts)):
         return None  # squares of squares, and masks of squares
-    taken = _taken([sorted(named(marked[part])) for part in parts if part.kind == "mask"], named(held[root]))
-    if taken is None or any(sizes_of[gone] != sizes_of[stays] for gone, stays in taken.items()):
-        return None
-    if any({gone, stays} <= named(held[leaf]) for leaf in leaves for gone, stays in taken.items()):
-        return None
-    return IndexForm(
-        root=root,
-        operands=leaves,
-        roles={part: named(held[part]) for part in parts},
-        marks={part: named(marked[part]) for part in parts},
-        sizes=sizes_of,
-        taken=taken,
-        twin=twin,
-        inverse=frozenset(part.args[1] for part in parts if part.kind == "div"),
-        frozen=frozenset(leaf for leaf in leaves if space.frozen(leaf.cls)),
-    )
+    inverse = frozenset(part.args[1] for part in parts if part.kind == "div")
+    frozen = frozenset(part for part in parts if part.kind == "leaf" and space.frozen(part.cls))
+    held_roles, marks = ({part: named(facts[part]) for part in parts} for facts in (held, marked))
+    forms: list[IndexForm] = []
+    for negative, chosen in _products(root):
+        taken = _taken([sorted(marks[part]) for part in chosen if part.kind == "mask"], held_roles[root])
+        if taken is None or any(sizes_of[gone] != sizes_of[stays] for gone, stays in taken.items()):
+            return None
+        leaves = tuple(part for part in chosen if part.kind == "leaf")
+        if any({gone, stays} <= held_roles[leaf] for leaf in leaves for gone, stays in taken.items()):
+            return None
+        forms.append(
+            IndexForm(
+                root=root, parts=chosen, negative=negative, operands=leaves, roles=held_roles, marks=marks,
+                sizes=sizes_of, taken=taken, twin=twin, inverse=inverse, frozen=frozen,
+            )
+        )  # fmt: skip
+    return forms
 
 
 def _taken(pairs: list[list[str]], out: frozenset[str]) -> dict[str, str] | None:

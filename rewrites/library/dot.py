@@ -3,7 +3,8 @@
 RULES = """
 dot-assoc: A[*b *m *k]  B[*b *k *l]  C[*b *l *n]
   dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
-  prefer live(B) or live(C) or prod(k) * prod(n) <= (prod(k) + prod(n)) * prod(l)
+  prefer frozen(B) and frozen(C) and prod(k) * prod(n) <= (prod(k) + prod(n)) * prod(l)
+      or prod(n) * prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l) * (prod(k) + prod(n))
 
 dot-distributes-frozen: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
   dot(A + B, C, k)  ==  dot(A, C, k) + dot(B, C, k)
@@ -14,10 +15,10 @@ dot-distributes: A[*b *m *k]  B[*b *k *n]  C[*b *k *n]
   dot(A, B + C, k)  ==  dot(A, B, k) + dot(A, C, k)
   mode near
 
-dot-factor: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
+dot-factor: A[*b *m *p *k]  B[*b *m *k]  C[*b *k *n]
   dot(A, C, k) + dot(B, C, k)  ==  dot(A + B, C, k)
 
-dot-factor-sub: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
+dot-factor-sub: A[*b *m *p *k]  B[*b *m *k]  C[*b *k *n]
   dot(A, C, k) - dot(B, C, k)  ==  dot(A - B, C, k)
 
 dot-scale-out: A[*b *c *m *p *k]  S[*b *m]  B[*b *c *k *n]
@@ -50,7 +51,7 @@ dot-of-concat: A[*b *m i]  C[*b *m i2]  D[*b i3 *n]
   mode near
 
 slice-of-dot: A[*b *m *k]  B[*b *k *n]
-  slice(dot(A, B, k), n(s, e, t))  ==  dot(A, slice(B, n(s, e, t)), k)
+  slice(dot(A, B, k), m(p, q, r), n(s, e, t))  ==  dot(slice(A, m(p, q, r)), slice(B, n(s, e, t)), k)
   mode near
 
 sum-as-dot: A[*a *k]

@@ -66,6 +66,18 @@ product-with-upper-triangle: X[j *m]  extra i
   if i == j
   prefer i > 256
 
+mean-of-product: A[*b *m *p *k]  B[*b *m *k]  C[*b *k *n]  S[]
+  dot(A, C, k) - dot(B, C, k) / S  ==  dot(A - B / S, C, k)
+  prefer prod(p) > 1
+
+function-of-outer-selection: f/1  P[*b *i]  A[*b *j]  B[*b *j]
+  f(where(P, A, B))  ==  where(P, f(A), f(B))
+  prefer prod(i) > 2 and prod(j) > 1
+
+sum-of-outer-selection: P[*b *i *k]  A[*b *j *k]  B[*b *j *k]
+  sum(where(P, A, B), k)  ==  dot(where(P, 1, 0), A, k) + dot(where(P, 0, 1), B, k)
+  prefer prod(i) > 1 and prod(j) > 1 and prod(k) > 1
+
 square-of-outer-difference: A[*b *i *k]  B[*b *j *k]
   sum(square(A - B), k)  ==  sum(square(A), k) + sum(square(B), k) - 2 * dot(A, B, k)
   numerics range

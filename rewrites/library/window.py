@@ -30,6 +30,14 @@ cumsum-as-dot: A[*a n]  extra j
   cumsum(A, n)  ==  dot(ren(A, n, j), cumsum(diag(bcast(1, n), n, j), n), j)
   prefer 8 <= n and n <= 256
 
+entry-of-sums: A[*a n]
+  slice(cumsum(A, n), n(s, e))  ==  unit(sum(slice(A, n(0, e)), n), n)
+  if e == s + 1
+
+entry-of-products: A[*a n]
+  slice(cumprod(A, n), n(s, e))  ==  unit(prod(slice(A, n(0, e)), n), n)
+  if e == s + 1
+
 wmax-separable: X[*b u s]
   wmax(X, u(w, t, a, b1), s(v, y, c, d))  ==  wmax(wmax(X, u(w, t, a, b1)), s(v, y, c, d))
   prefer w > 1 and v > 1

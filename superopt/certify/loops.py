@@ -15,7 +15,7 @@ from superopt.ir.graph import Graph, Node, make_input, topological
 from superopt.ir.index import Poly, symbol
 from superopt.ir.inline import STEPS
 from superopt.ir.loop_steps import LoopStep
-from superopt.ir.loops import LoopParts, adds_row, counters, powers, row_of, sums
+from superopt.ir.loops import LoopParts, adds_row, counters, powers, row_of, sums, tail_of
 from superopt.ir.program import replace
 from superopt.ir.types import INTEGERS
 from verifier.rules.prove import FINITE
@@ -44,6 +44,10 @@ def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
     if step.kind == "unrolled":
         if LoopParts(step.loop).length > STEPS:  # of a file: its trips would be written out
             raise LoopStepError(f"a loop of more than {STEPS} trips is not unrolled")
+        return LoopProof("exact")
+    if step.kind == "sunk":
+        if not tail_of(step.loop, step.number)[0]:
+            raise LoopStepError(f"result {step.number} has no end of its own")
         return LoopProof("exact")
     if step.kind in _CARRIES:
         return _prove_carry(step, numerics)

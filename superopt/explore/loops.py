@@ -4,7 +4,9 @@
     split       a product of parts, joined along the axis that it sums over, is the sum of their products.
     hoisted     products of rows are one product of all rows; what is the same each trip is computed once.
     folded      two matrices that stay the same, one times the other times what is carried, are one matrix.
-    summed      rows that a loop only adds up are a sum.
+    gathered    scaled values of a carry, and products of it with matrices that stay the same, are one product.
+    sunk        products that only results need, not the next trip, are products of all trips behind the loop.
+    summed      rows that a loop only adds up, and scales by a number each trip, are a sum.
     powered     products with one matrix, trip by trip, are one with a power of it.
     unrolled    a few trips, each a product with weights of its own (a stack of layers), are a program without a loop.
 
@@ -21,6 +23,7 @@ import jax
 from superopt.backends.xla import enabled_x64, needs_x64, to_jax
 from superopt.certify.loops import LoopStepError, prove_step
 from superopt.errors import SuperoptError
+from superopt.explore.linear import is_plain, linear_form
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.counters import node_cost
 from superopt.ir.graph import Graph, Node, bodies_of, mk, topological, with_inputs
@@ -33,9 +36,11 @@ from superopt.ir.loops import (
     LoopParts,
     adds_row,
     counters,
+    is_stuck,
     loops_of,
     powers,
     sums,
+    tail_of,
     value_bytes,
     with_results,
 )
@@ -82,12 +87,15 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
         yield from _splits(graph, loop)
         if products:
             yield from _folds(graph, loop)
+            yield from _gathers(graph, loop)
         yield from _hoists(graph, loop, products)
+        for number in _sinks(loop):
+            yield LoopStep("sunk", graph.inputs, loop, number=number)
         for number in sums(loop):
             if adds_row(loop, number):
                 yield LoopStep("summed", graph.inputs, loop, number=number)
         for number in powers(loop):
-            if products and _is_power_cheaper(loop, number):
+            if products and _is_power_cheaper(loop["body"].outputs[number], LoopParts(loop).length):
                 yield LoopStep("powered", graph.inputs, loop, number=number)
         if _is_layers(loop):
             yield LoopStep("unrolled", graph.inputs, loop)
@@ -133,14 +141,14 @@ def _folds(graph: Graph, loop: Node) -> Iterator[LoopStep]:
     parts = LoopParts(loop)
     depends = parts.depends()
     for node in parts.body.nodes():
-        if depends[node] != CARRIED or not _is_plain(node):
+        if depends[node] != CARRIED or not is_plain(node):
             continue
         for side in (0, 1):
             matrix, inner = node.inputs[side], node.inputs[1 - side]
             if depends[matrix] != FIXED or matrix.type.rank != 2:
                 continue
             inner, shift = _shifted(inner, depends)
-            if not _is_plain(inner) or depends[inner.inputs[side]] != FIXED or inner.inputs[side].type.rank != 2:
+            if not is_plain(inner) or depends[inner.inputs[side]] != FIXED or inner.inputs[side].type.rank != 2:
                 continue
             made = _folded(node, inner, side)
             if made is None or not _saves(node, inner, made, parts.length):
@@ -152,14 +160,6 @@ def _folds(graph: Graph, loop: Node) -> Iterator[LoopStep]:
                     operands.reverse()
                 made = mk(node.inputs[1 - side].op, *operands)
             yield LoopStep("body", graph.inputs, loop, (node,), (made,))
-
-
-def _is_plain(node: Node) -> bool:
-    """Whether a node is a product over one axis of each operand, with no axis that both share."""
-    if node.op not in PRODUCTS:
-        return False
-    contracted, batch = node["dimension_numbers"]
-    return len(contracted[0]) == 1 and not batch[0]
 
 
 def _shifted(node: Node, depends: dict[Node, int]) -> tuple[Node, Node | None]:
@@ -240,13 +240,39 @@ def _pays(root: Node, depends: dict[Node, int], length: int, is_output: bool, is
     return (products or is_added or (is_output and bool(made))) and not beyond_caches(length * value_bytes(made))
 
 
-def _is_power_cheaper(loop: Node, number: int) -> bool:
+def _is_power_cheaper(step: Node, length: int) -> bool:
     """Whether the power of a matrix, by squares, takes less work than a product each trip."""
-    length = LoopParts(loop).length
-    step = loop["body"].outputs[number]
     size = max(int(n) for x in step.inputs for n in x.shape if isinstance(n, int))
     squares = 2.0 * size**3 * (length.bit_length() - 1)
     return squares + length.bit_count() * node_cost(step).flops < length * node_cost(step).flops
+
+
+def _sinks(loop: Node) -> Iterator[int]:
+    """The results whose ends read weights each trip that are larger than what the loop keeps for these ends."""
+    parts = LoopParts(loop)
+    depends = parts.depends()
+    for number in range(loop["num_carry"], len(parts.body.outputs)):
+        tail, read = tail_of(loop, number)
+        weights = {x for n in tail if _is_product(n) for x in n.inputs if depends[x] == FIXED}
+        if any(map(is_stuck, tail)) or value_bytes(list(weights)) < value_bytes(read):
+            continue
+        if weights and not beyond_caches(parts.length * value_bytes([*tail, *read])):
+            yield number
+
+
+def _gathers(graph: Graph, loop: Node) -> Iterator[LoopStep]:
+    """Carries that are linear in themselves, by one matrix, where its power takes less work than the trips."""
+    parts = LoopParts(loop)
+    depends, (_, carries, _) = parts.depends(), parts.split(parts.body.inputs)
+    outputs = parts.body.outputs
+    for number, carry in enumerate(carries):
+        result, others = outputs[number], topological((*outputs[:number], *outputs[number + 1 :]))
+        if result.op not in ("add", "sub", "mul", "div") or carry in others or result in others:
+            continue
+        form = linear_form(result, carry, {x for x, kind in depends.items() if kind == FIXED})
+        made = None if form is None else form.as_product(carry)
+        if made is not None and _is_power_cheaper(made, parts.length):
+            yield LoopStep("body", graph.inputs, loop, (result,), (made,))
 
 
 def _is_layers(loop: Node) -> bool:

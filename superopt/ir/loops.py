@@ -1,8 +1,9 @@
 """Loops as programs: the parts of a `scan`, and the same results with less work in its body.
 
     hoisted     Values of the body that do not depend on its carries come from outside: of all trips at once.
+    sunk        What only a result of all trips needs is computed behind the loop, from the values that it reads.
     counted     A carry that grows by a literal each trip is a row of a sequence.
-    summed      A carry that only adds a row each trip is a sum over the rows.
+    summed      A carry that only adds a row each trip, scaled or not, is a sum over the rows.
     powered     A carry that each trip multiplies by one matrix is multiplied by a power of it.
     unrolled    A loop of few trips is the trips, one after the other (`superopt.ir.inline`).
 
@@ -20,6 +21,7 @@ from superopt.ir.index import Size
 from superopt.ir.inline import steps
 from superopt.ir.ops.table import PRODUCTS
 from superopt.ir.program import replace, type_bytes
+from superopt.ir.types import FLOATS
 
 _COUNTERS = ("int32", "int64", "uint32", "uint64")  # a number of trips fits these
 _Given = list[tuple[Node, Node]]  # inputs of a body with their operands
@@ -60,7 +62,7 @@ class LoopParts:
         for node in self.body.nodes():
             if node not in kinds:
                 kind = max((kinds[x] for x in node.inputs), default=FIXED)
-                kinds[node] = CARRIED if kind == ROW and _is_stuck(node) else kind
+                kinds[node] = CARRIED if kind == ROW and is_stuck(node) else kind
         return kinds
 
     def _inputs(self) -> tuple[list[Node], list[Node], list[Node]]:
@@ -81,7 +83,8 @@ class LoopParts:
         return dict(zip(self.body.inputs, self.loop.inputs, strict=True))
 
 
-def _is_stuck(node: Node) -> bool:
+def is_stuck(node: Node) -> bool:
+    """Whether a node is control flow or unknown, so that it is not computed for all trips at once."""
     return node.op in ("scan", "while", "cond", "opaque", "result", "macro")
 
 
@@ -100,15 +103,56 @@ def hoisted(loop: Node, values: Sequence[Node], stacks: Sequence[Node]) -> tuple
     """
     parts, depends = LoopParts(loop), LoopParts(loop).depends()
     fixed, carries, rows = parts.given
-    taken = {str(x["name"]) for x in parts.body.inputs}
     fresh: dict[Node, Node] = {}
-    for value, stack in zip(values, stacks, strict=True):
-        name = next(f"h{k}" for k in range(len(taken) + 1) if f"h{k}" not in taken)
-        taken.add(name)
+    for value, name, stack in zip(values, _free_names(parts.body, len(values)), stacks, strict=True):
         known = all(x["frozen"] for x in topological((value,)) if x.op == "input")
         fresh[value] = make_input(name, value.shape, value.dtype, frozen=known and depends[value] == FIXED)
         (rows if depends[value] == ROW else fixed).append((fresh[value], stack))
     return _loop(loop, replace(parts.body.outputs, fresh), fixed, carries, rows)
+
+
+def _free_names(body: Graph, count: int) -> list[str]:
+    """Names that no input of a body has."""
+    taken = {str(x["name"]) for x in body.inputs}
+    return [name for k in range(len(taken) + count) if (name := f"h{k}") not in taken][:count]
+
+
+def tail_of(loop: Node, number: int) -> tuple[list[Node], list[Node]]:
+    """The end of a result of all trips that a loop does not need, and the carried values that it reads.
+
+    The end begins with products of carried values and what is the same each trip.  It is empty where other results or
+    the carries need it.
+    """
+    parts = LoopParts(loop)
+    depends, outputs = parts.depends(), parts.body.outputs
+    if not loop["num_carry"] <= number < len(outputs):
+        return [], []
+    needed = set(topological((*outputs[:number], *outputs[number + 1 :])))
+    tail: dict[Node, None] = {}
+    for node in topological((outputs[number],)):
+        if node in needed or depends[node] != CARRIED:
+            continue
+        if any(x in tail for x in node.inputs) or (
+            node.op in PRODUCTS and any(depends[x] == FIXED for x in node.inputs)
+        ):
+            tail[node] = None
+    read = dict.fromkeys(x for node in tail for x in node.inputs if x not in tail and depends[x] == CARRIED)
+    return list(tail), list(read)
+
+
+def sunk(loop: Node, number: int) -> tuple[Node, ...]:
+    """The results of a loop in which the end of the result of this number is computed by a loop without carries."""
+    parts = LoopParts(loop)
+    fixed, carries, rows = parts.given
+    outputs = parts.body.outputs
+    _, read = tail_of(loop, number)
+    kept = (*outputs[:number], *outputs[number + 1 :])
+    made = _loop(loop, (*kept, *read), fixed, carries, rows)
+    names = _free_names(parts.body, len(read))
+    fresh = {x: make_input(name, x.shape, x.dtype) for x, name in zip(read, names, strict=True)}
+    stacks = zip(fresh.values(), made[len(kept) :], strict=True)
+    (result,) = _loop(loop, replace((outputs[number],), fresh), fixed, [], [*rows, *stacks])
+    return (*made[:number], result, *made[number : len(kept)])
 
 
 def _loop(loop: Node, outputs: Sequence[Node], fixed: _Given, carries: _Given, rows: _Given) -> tuple[Node, ...]:
@@ -192,7 +236,10 @@ def _filled(x: Node, length: int) -> Node:
 
 
 def sums(loop: Node) -> tuple[int, ...]:
-    """The carries of a loop to which each trip adds what depends on no carry, and which nothing else reads."""
+    """The carries of a loop to which each trip adds what depends on no carry, and which nothing else reads.
+
+    The carry may be scaled before that, by a literal that lets it decay.
+    """
     parts = LoopParts(loop)
     depends, (_, carries, _) = parts.depends(), parts.split(parts.body.inputs)
     readers: dict[Node, int] = {}
@@ -204,12 +251,33 @@ def sums(loop: Node) -> tuple[int, ...]:
         i
         for i, carry in enumerate(carries)
         if outputs[i].op == "add"
-        and carry in outputs[i].inputs
+        and (decayed := _decayed(outputs[i], carry)) is not None
         and any(depends[x] == ROW for x in outputs[i].inputs)
-        and readers[carry] == 1
+        and readers[carry] == readers[decayed] == 1
         and readers.get(outputs[i], 0) == 0
-        and sum(x in (carry, outputs[i]) for x in outputs) == 1
+        and sum(x in (carry, decayed, outputs[i]) for x in outputs) == 1
     )
+
+
+def _decayed(total: Node, carry: Node) -> Node | None:
+    """The summand that is a carry, or its product with a literal that lets it decay."""
+    for x in total.inputs:
+        if x is carry or (carry in x.inputs and _decay(x) is not None):
+            return x
+    return None
+
+
+def _decay(product: Node) -> Node | None:
+    """The literal of at most 1 by which a product scales floats; None where it is anything else."""
+    if product.op != "mul" or product.dtype not in FLOATS:
+        return None
+    for x in product.inputs:
+        inner = x
+        while inner.op == "broadcast_in_dim":
+            (inner,) = inner.inputs
+        if inner.op == "literal" and abs(inner["value"]) <= 1:  # powers of more may be infinite where rows are zero
+            return inner
+    return None
 
 
 def adds_row(loop: Node, number: int) -> bool:
@@ -223,10 +291,28 @@ def summed(loop: Node, number: int) -> tuple[Node, ...]:
     parts = LoopParts(loop)
     fixed, carries, rows = parts.given
     carry, first = carries.pop(number)
-    outputs = parts.body.outputs
-    row = next(x for x in outputs[number].inputs if x is not carry)
-    total = mk("add", first, mk("reduce_sum", dict(rows)[row], axes=(0,)))
+    result = parts.body.outputs[number]
+    decayed = _decayed(result, carry)
+    stack = dict(rows)[next(x for x in result.inputs if x is not decayed)]
+    factor = None if decayed is None or decayed is carry else _decay(decayed)
+    if factor is not None:
+        first, stack = _weighted(first, stack, factor, bool(loop["reverse"]))
+    total = mk("add", first, mk("reduce_sum", stack, axes=(0,)))
     return _without_carry(loop, number, total, fixed, carries, rows)
+
+
+def _weighted(first: Node, stack: Node, factor: Node, reverse: bool) -> tuple[Node, Node]:
+    """The first value of a carry and the rows that are added to it, each with the factors of the trips behind it."""
+    length, *rest = (int(n) for n in stack.shape)  # pyright: ignore[reportArgumentType] -- a known number of trips
+    ends = [_filled(factor, length), _filled(literal(1.0, factor.dtype), 1)]
+    ones = mk("concatenate", *(ends[::-1] if reverse else ends), dimension=0)
+    powers_of = mk("cumprod", ones, axis=0, reverse=not reverse)
+    begin = 0 if reverse else 1
+    weights = mk("slice", powers_of, start_indices=(begin,), limit_indices=(begin + length,))
+    last = length if reverse else 0
+    whole = mk("reshape", mk("slice", powers_of, start_indices=(last,), limit_indices=(last + 1,)), new_sizes=())
+    first = mk("mul", first, mk("broadcast_in_dim", whole, shape=rest, broadcast_dimensions=()))
+    return first, mk("mul", stack, mk("broadcast_in_dim", weights, shape=stack.shape, broadcast_dimensions=(0,)))
 
 
 def powers(loop: Node) -> tuple[int, ...]:
@@ -263,12 +349,18 @@ def powered(loop: Node, number: int) -> tuple[Node, ...]:
     matrix, left = next((dict(fixed)[x], i == 0) for i, x in enumerate(step.inputs) if x is not carry)
     square = {**dict(step.attrs), "dimension_numbers": (((1,), (0,)), ((), ()))}
     result, power, trips = first, matrix, parts.length
+    if first is matrix:
+        result, trips = None, trips + 1
     while trips:
         if trips % 2:
-            result = mk(step.op, *((power, result) if left else (result, power)), **dict(step.attrs))
+            if result is None:
+                result = power
+            else:
+                result = mk(step.op, *((power, result) if left else (result, power)), **dict(step.attrs))
         trips //= 2
         if trips:
             power = mk(step.op, power, power, **square)
+    assert result is not None
     return _without_carry(loop, number, result, fixed, carries, rows)
 
 

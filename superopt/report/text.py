@@ -89,8 +89,8 @@ def _proof(report: Report) -> str:
 
 
 _LOOPS = {
-    "counted": "counters as rows", "body": "products changed", "hoisted": "values hoisted", "summed": "sums",
-    "powered": "powers", "unrolled": "loops unrolled",
+    "counted": "counters as rows", "body": "products changed", "hoisted": "values hoisted",
+    "sunk": "ends of results behind", "summed": "sums", "powered": "powers", "unrolled": "loops unrolled",
 }  # fmt: skip
 
 

@@ -187,6 +187,25 @@ def test_specs_of_bodies_that_do_not_fit_are_refused() -> None:
         regions_of(program.hot, [replace(specs[0], reads=specs[0].reads[:1])])
 
 
+def test_products_behind_loops_are_saved_and_valid(tmp_path: Path) -> None:
+    def filters(x: Any, w: Any, rows: Any) -> Any:
+        def run(rate: float) -> Any:
+            def step(h: Any, row: Any) -> tuple[Any, Any]:
+                h = jnp.tanh(rate * h + row)
+                return h, h @ w
+
+            return lax.scan(step, x, rows)[1]
+
+        return run(0.5), run(0.9)
+
+    fast = superopt.optimize(filters, X, W, ROWS, search=False, deterministic=True)
+    assert fast.report.loop_steps == {"sunk": 2, "hoisted": 2}
+    fast.save(tmp_path / "loops.superopt")
+    assert superopt.load(tmp_path / "loops.superopt").validate().valid
+    for have, want in zip(fast(X, W, ROWS), filters(X, W, ROWS), strict=True):
+        np.testing.assert_allclose(have, want, rtol=2e-5, atol=2e-5)
+
+
 def test_without_a_search_work_leaves_loops_by_proved_steps(tmp_path: Path) -> None:
     def recurrent(x: Any, w: Any, rows: Any) -> Any:
         return lax.scan(lambda h, row: (jnp.tanh(h + row @ w), None), x, rows)[0]

@@ -99,6 +99,40 @@ def solved(a: jax.Array, x: jax.Array) -> Any:
     return lax.fori_loop(0, 5, lambda _, x: jnp.linalg.inv(a) @ x + jnp.tanh(x), x)
 
 
+def projected(xs: jax.Array, a: jax.Array, c: jax.Array) -> Any:
+    def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        h = jnp.tanh(a @ h + x)
+        return h, (jnp.tanh(c @ h) + x, h)
+
+    return lax.scan(step, jnp.zeros(xs.shape[1]), xs)
+
+
+def read_before(xs: jax.Array, a: jax.Array) -> Any:
+    return lax.scan(lambda h, x: (jnp.tanh(h + x), h @ a), xs[0], xs, reverse=True)
+
+
+def smoothed(reverse: bool) -> Fn:
+    def fn(xs: jax.Array, ys: jax.Array) -> Any:
+        def step(c: jax.Array, p: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            return 0.75 * c + 0.25 * jnp.outer(*p), None
+
+        return lax.scan(step, jnp.ones((xs.shape[1], ys.shape[1])), (xs, ys), reverse=reverse)[0]
+
+    return fn
+
+
+def growing(xs: jax.Array) -> Any:
+    return lax.scan(lambda c, x: (2.0 * c + x, None), jnp.zeros(xs.shape[1]), xs)[0]
+
+
+def damped(a: jax.Array, x: jax.Array) -> Any:
+    return lax.fori_loop(0, 40, lambda _, x: 0.5 * x - (a @ x) / 4 + x / 8, x)
+
+
+def damped_rows(a: jax.Array, x: jax.Array) -> Any:
+    return lax.fori_loop(0, 40, lambda _, x: 0.25 * (x @ a) + 0.5 * x, x)
+
+
 def nothing(x: jax.Array, w: jax.Array) -> Any:
     return lax.fori_loop(0, 40, lambda _, v: jnp.tanh(v @ w), x)
 
@@ -116,6 +150,13 @@ CASES: dict[str, tuple[Fn, tuple[Any, ...], tuple[str, ...], int]] = {
     "squares": (squares, (rand(9, 3), rand(9), rand(3)), ("counted", "body", "hoisted"), 1),
     "both sides": (both_sides, (rand(3, 3), rand(3, 9), rand(9, 3)), ("body", "body", "hoisted"), 1),
     "chain": (chain, (rand(4, 4) / 2, rand(3, 3) / 2, rand(3)), ("counted", "powered", "powered"), 1),
+    "projected": (projected, (rand(5, 3), rand(3, 3), rand(3, 3)), ("sunk", "hoisted"), 1),
+    "read before": (read_before, (rand(5, 3), rand(3, 2)), ("sunk", "hoisted"), 1),
+    "smoothed": (smoothed(False), (rand(6, 3), rand(6, 2)), ("hoisted", "summed"), 0),
+    "smoothed backwards": (smoothed(True), (rand(6, 3), rand(6, 2)), ("hoisted", "summed"), 0),
+    "growing": (growing, (rand(6, 3),), (), 1),
+    "damped": (damped, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
+    "damped rows": (damped_rows, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
     "nothing": (nothing, (rand(2, 3), rand(3, 3)), ("counted",), 1),
 }
 
@@ -184,7 +225,7 @@ def test_a_value_of_another_body_is_refused() -> None:
         prove_step(replace(step, values=other.values))
 
 
-@pytest.mark.parametrize("kind", ["counted", "summed", "powered"])
+@pytest.mark.parametrize("kind", ["counted", "summed", "powered", "sunk"])
 def test_a_carry_of_another_kind_is_refused(kind: str) -> None:
     (step,) = steps_of("recurrence")
     with pytest.raises(LoopStepError):
@@ -274,6 +315,20 @@ def test_matrices_are_multiplied_ahead_only_where_the_trips_pay_for_it() -> None
 
     graph = import_function(fn, (rand(9, 8), rand(8))).graph
     assert "body" not in [s.kind for s in opened(graph, Deadline())[1]]
+
+
+def test_powers_of_a_matrix_itself_are_squares() -> None:
+    graph = import_function(lambda p: lax.fori_loop(0, 15, lambda _, q: q @ p, p), (rand(9, 9),)).graph
+    after = opened(graph, Deadline())[0]
+    assert sum(n.op == "dot_general" for n in after.nodes()) == 4
+
+
+def test_a_result_that_a_carry_needs_is_not_sunk() -> None:
+    graph, _ = graph_of("recurrence")
+    (loop,) = loops_of(opened(graph, Deadline())[0])
+    for number in range(3):
+        with pytest.raises(LoopStepError):
+            prove_step(LoopStep("sunk", graph.inputs, loop, number=number))
 
 
 def test_few_products_of_a_vector_are_no_power() -> None:

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from superopt.errors import UsageError
+from superopt.ir.loop_steps import LOOP_STEPS
 from superopt.machine.speedup import Speedup
 from superopt.report import json_text, to_summary, to_text, write_report
 from superopt.report.data import (
@@ -314,6 +315,11 @@ def rows_of(page: str, word: str) -> list[list[str]]:
         [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)] for row in rows
     ]
     return [row for row in cells if word in row]
+
+
+@pytest.mark.parametrize("kind", LOOP_STEPS)
+def test_every_step_of_loops_has_a_name(kind: str) -> None:
+    assert "work was taken out of loops (2 x" in str(replace(make_report(), loop_steps={kind: 2}))
 
 
 def test_near_misses_are_conditions_of_unused_rules() -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from rewrites.contraction.instance import contraction_rules
 from rewrites.contraction.order import RoleSet, best_order, paid, program_cost
-from rewrites.contraction.region import IndexForm, read
+from rewrites.contraction.region import IndexForm, read, read_opened
 from rewrites.grow.growth import grow
 from rewrites.language.parse import parse
 from rewrites.language.term import subterms
+from rewrites.library import by_name
 from rewrites.match.space import EGraphSpace
 from superopt.errors import RuleError
 from superopt.ir.graph import Node, literal, mk
@@ -78,6 +79,28 @@ def repeated_heads() -> Node:
     return mk("dot_general", var("q", 6, 5, 4), keys, dimension_numbers=(((2,), (2,)), ((0,), (0,))))
 
 
+def reflection() -> Node:
+    outer = mk("mul", spread(var("v", 20), (20, 20), 0), spread(var("v", 20), (20, 20), 1))
+    return dot(mk("sub", diagonal(spread(literal(1.0, "float64"), (20, 20)), 20), outer), var("a", 20, 6))
+
+
+def kronecker_sum() -> Node:
+    a, b = (
+        spread(var("a", 6, 6, frozen=True), (6, 5, 6, 5), 0, 2),
+        spread(var("b", 5, 5, frozen=True), (6, 5, 6, 5), 1, 3),
+    )
+    ones = [diagonal(spread(literal(1.0, "float64"), (n, n)), n) for n in (5, 6)]
+    left = mk("mul", a, spread(ones[0], (6, 5, 6, 5), 1, 3))
+    right = mk("mul", spread(ones[1], (6, 5, 6, 5), 0, 2), b)
+    joined = mk("add", *[mk("reshape", x, new_sizes=(30, 30)) for x in (left, right)])
+    return dot(joined, var("x", 30, 2))
+
+
+def sum_of_outer_products() -> Node:
+    outer = [mk("mul", spread(var(a, 9), (9, 8), 0), spread(var(b, 8), (9, 8), 1)) for a, b in (("a", "b"), ("c", "d"))]
+    return dot(mk("sub", mk("add", outer[0], var("m", 9, 8)), outer[1]), var("x", 8, 1))
+
+
 REGIONS: dict[str, Callable[[], Node]] = {
     "chain": chain,
     "total of an outer product": total_of_outer_product,
@@ -89,6 +112,8 @@ REGIONS: dict[str, Callable[[], Node]] = {
     "quotients on a diagonal": whitened,
     "keys repeated for several heads": repeated_heads,
     "norm of a product of thin matrices": norm_of_low_rank,
+    "identity less an outer product": reflection,
+    "sum of two Kronecker products": kronecker_sum,
 }
 
 
@@ -96,11 +121,11 @@ REGIONS: dict[str, Callable[[], Node]] = {
 def test_a_region_gets_a_proved_order_that_fires_and_keeps_values(name: str) -> None:
     root = REGIONS[name]()
     eg = egraph(root)
+    before = eg.enode_count
     rules = contraction_rules(eg)
     assert rules
     verdicts = verify_rules(rules)
     assert [v.status for v in verdicts] == ["PROVED"] * len(rules)
-    before = eg.enode_count
     report = grow(eg, rules, deadline=Deadline.within(20.0))
     assert all(report.rules[rule.name].unions for rule in rules)
     assert eg.enode_count > before
@@ -113,6 +138,19 @@ def test_a_diagonal_that_is_a_result_or_of_one_tensor_is_left_as_it_is() -> None
     rows = mk("reduce_sum", diagonal(var("a", 6, 6), 6), axes=(1,))
     for root in (product, rows):
         assert not any(t.op == "iota" for rule in contraction_rules(egraph(root)) for t in subterms(rule.lhs))
+
+
+def test_a_square_of_a_difference_is_not_opened() -> None:
+    a, b = spread(var("a", 9, 4), (9, 8, 4), 0, 2), spread(var("b", 8, 4), (9, 8, 4), 1, 2)
+    assert not contraction_rules(egraph(mk("reduce_sum", mk("square", mk("sub", a, b)), axes=(2,))))
+
+
+def test_each_term_of_an_open_region_has_its_sign() -> None:
+    root = sum_of_outer_products()
+    eg = egraph(root)
+    forms = read_opened(EGraphSpace(eg), eg.find_class(eg.roots[0]))
+    assert [form.negative for form in forms] == [False, False, True]
+    assert sorted(len(form.operands) for form in forms) == [2, 3, 3]
 
 
 def test_positions_on_a_left_side_are_compared_with_each_other_alone() -> None:
@@ -151,6 +189,21 @@ def test_no_order_is_cheaper_than_that_of_the_dynamic_program() -> None:
 
 def test_a_region_in_its_best_order_gets_no_rule() -> None:
     assert not contraction_rules(egraph(dot(var("a", 9, 8), dot(var("b", 8, 7), var("c", 7, 1)))))
+
+
+def test_an_order_that_the_library_has_made_gets_no_rule() -> None:
+    eg = egraph(dot(dot(var("a", 90, 80), var("b", 80, 70)), var("c", 70, 2)))
+    assert contraction_rules(eg)
+    grow(eg, [by_name("product-order")])
+    assert not contraction_rules(eg)
+
+
+def test_a_value_that_is_needed_elsewhere_is_not_opened() -> None:
+    """The mean of a layer norm reads sums that the norm needs as well."""
+    x = mk("add", var("r", 90, 80), dot(var("x", 90, 70), var("w", 70, 80)))
+    mean = mk("reduce_sum", x, axes=(1,))
+    assert contraction_rules(egraph(mean))
+    assert not contraction_rules(egraph(mk("sub", x, spread(mean, (90, 80), 0))))
 
 
 def test_a_square_of_one_tensor_has_two_operands() -> None:

@@ -180,6 +180,30 @@ def bilinear() -> Node:
     return mk("dot_general", x, var("y", 2, 3, 5), dimension_numbers=numbers)
 
 
+def last(x: Node) -> Node:
+    """The last entry along the last axis."""
+    *rest, n = x.shape
+    return mk("slice", x, start_indices=(*[0] * len(rest), n - 1), limit_indices=x.shape)
+
+
+def entries_of_runs() -> Node:
+    x = var("x", 3, 300)
+    runs = [last(mk(op, x, axis=1, reverse=False)) for op in ("cumsum", "cumprod")]
+    return ew("add", *runs)
+
+
+def chosen() -> Node:
+    """A choice between two tables, for each row of flags and each column of the tables."""
+    flags = ew("gt", var("x", 5, 4), fill(2.5, 5, 4))
+    tables = [spread(var(name, 3, 4), (5, 3, 4), 1, 2) for name in ("no", "yes")]
+    return ew("select_n", spread(flags, (5, 3, 4), 0, 2), *tables)
+
+
+def centred() -> Node:
+    y = dot(var("x", 6, 4), var("w", 4, 3))
+    return ew("sub", y, spread(ew("div", total(y, 0), fill(6.0, 3)), (6, 3), 1))
+
+
 PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "3x3": (
         lambda: batch_norm(conv("NCHW")),
@@ -216,6 +240,15 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "softmax": (attention, ("dot-divide-out", "div-by-part", "sum-as-dot")),
     "AC + BC": (lambda: ew("add", dot(var("a", 3, 4), var("c", 4, 5)), dot(var("b", 3, 4), var("c", 4, 5))),
                 ("dot-factor",)),
+    "AC - bC": (
+        lambda: ew("sub", dot(var("a", 5, 4), var("c", 4, 3)),
+                   spread(dot(var("b", 4), var("c", 4, 3), lc=0), (5, 3), 1)),
+        ("dot-factor-sub",),
+    ),
+    "product less its mean": (centred, ("mean-of-product",)),
+    "last of running sums and products": (entries_of_runs, ("entry-of-sums", "entry-of-products")),
+    "function of a choice": (lambda: ew("exp", chosen()), ("function-of-outer-selection",)),
+    "sum of choices": (lambda: total(chosen(), 2), ("sum-of-outer-selection",)),
     "sum of convolutions of one input": (two_kernels, ("conv-add-kernels",)),
     "sum of convolutions by one kernel": (two_images, ("conv-add-images",)),
     "features mixed after a convolution": (bottleneck, ("conv-then-pointwise",)),
@@ -290,7 +323,16 @@ def test_saturating_rules_of_the_library_are_seen_by_some_program() -> None:
     assert rest == {
         "add-assoc-frozen", "mul-assoc-frozen", "scale-of-bias", "bias-difference", "div-frozen", "div-div", "mul-div",
         "neg-of-product", "select-same", "select-ew", "conv-pad", "conv-pointwise-compose", "conv-scale-across",
-        "depthwise-then-pointwise", "dot-factor-sub", "dot-scale-across",
+        "depthwise-then-pointwise", "dot-scale-across",
         "dot-scale-out", "dot-split-k", "ew1-concat", "ew1-view", "ew2-concat", "max-max", "pad-pad",
         "sum-bcast", "sum-divide", "sum-scale", "sum-sum", "take-concat",
     }  # fmt: skip
+
+
+def test_powers_by_squares_do_not_grow() -> None:
+    """Products of powers of one matrix have as many orders as there are ways to add up exponents."""
+    power = var("a", 6, 6)
+    for _ in range(8):
+        power = dot(power, power)
+    report = grow(egraph(power), [rule for rule in load() if rule.mode == "saturate"], deadline=Deadline.within(20.0))
+    assert (report.stop, report.enodes[-1]) == ("saturated", report.enodes[0])

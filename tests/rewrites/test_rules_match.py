@@ -45,7 +45,7 @@ def site(rule: Rule, *roots: Node, **options: Any) -> tuple[EGraph, list[Match]]
 
 def test_products_carry_precision_and_accumulation_type() -> None:
     rule = by_name("dot-assoc")
-    a, b, c = var("a", 3, 4, dtype="float32"), var("b", 4, 5, dtype="float32"), var("c", 5, 6, dtype="float32")
+    a, b, c = var("a", 6, 5, dtype="float32"), var("b", 5, 4, dtype="float32"), var("c", 4, 3, dtype="float32")
     exact: dict[str, Any] = {"precision": "highest", "preferred_element_type": "float32"}
     eg, ms = site(rule, dot(dot(a, b, **exact), c, **exact))
     (new,) = {build(m, eg)[0] for m in ms}
