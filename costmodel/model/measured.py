@@ -17,17 +17,21 @@ from __future__ import annotations
 import math
 import weakref
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from costmodel.arrays import KernelMask, PerKernel
+from costmodel.model.kept import TimedKernel
 from costmodel.model.objective import Objective, outside_of, uncertainty_of
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
+from superopt.measure.kernels import MIN_SECONDS
 
 _PRIOR = 2.0  # timings that say nothing: a first kernel may be a disturbed one, and its kind has others
+_PASSES, _OUTLIER, _FIXED_S, _MOST_RATE = 12, 0.5, 2e-6, 4.0
 _BOUND = math.log(4.0)  # processors without AVX-512 take 1.5 to 2 times as long as the labels (docs/costmodel.md)
 _HEAVY = ("macro", *sorted(CONVOLUTIONS), *sorted(PRODUCTS), "concatenate", "gather")
 
@@ -35,13 +39,15 @@ _HEAVY = ("macro", *sorted(CONVOLUTIONS), *sorted(PRODUCTS), "concatenate", "gat
 class Measured:
     """A base objective corrected by timings."""
 
-    def __init__(self, base: Objective, expand: Expand) -> None:
+    def __init__(self, base: Objective, expand: Expand, earlier: Sequence[TimedKernel] = ()) -> None:
         self.base = base
         self.expand = expand
         self.name = f"{base.name}, corrected by timed kernels"
         self.version = base.version
         self.seconds: dict[Node, float] = {}
-        self._logs: dict[str, dict[Node, float]] = defaultdict(dict)
+        self._earlier = tuple(earlier)
+        self._timed: dict[Node, TimedKernel] = {}
+        self._correction = Correction(self._earlier)
         self._plain: weakref.WeakKeyDictionary[Node, Graph] = weakref.WeakKeyDictionary()
 
     def __contains__(self, kernel: Graph) -> bool:
@@ -53,29 +59,31 @@ class Measured:
         for kernel, took, guess in zip(kernels, seconds, predicted, strict=True):
             output = kernel.outputs[0]
             self.seconds[output] = took
-            self._logs[kind(kernel)][output] = math.log(max(took, 1e-7) / max(float(guess), 1e-7))
+            if guess < np.inf:  # it has a price
+                self._timed[output] = TimedKernel(
+                    kind(kernel), max(float(guess), MIN_SECONDS), max(float(took), MIN_SECONDS)
+                )
+        self._correction = Correction((*self._earlier, *self._timed.values()))
+
+    def labels(self) -> Iterator[tuple[Graph, TimedKernel]]:
+        """Yield the kernels that were timed, in the form that ran."""
+        for output, label in self._timed.items():
+            yield self._plain[output], label
 
     def factors(self) -> Mapping[str, float]:
-        """Return, by kind, the factor that predictions of that kind are multiplied with."""
-        common = self._common()
-        return {name: _factor(logs.values(), common) for name, logs in sorted(self._logs.items())}
-
-    def _common(self) -> float:
-        return _shrunken([_shrunken(logs.values()) for logs in self._logs.values()])
+        """Return, by kind, the factor that seconds on the line are multiplied with."""
+        return {name: self._correction.factor(name) for name in sorted({x.kind for x in self._timed.values()})}
 
     def errors(self) -> list[float]:
         """Return the base model's error on each timed kernel, as a factor of at least 1, smallest first."""
-        return sorted(math.exp(abs(x)) for logs in self._logs.values() for x in logs.values())
+        ratios = [x.seconds / x.predicted_s for x in self._timed.values()]
+        return sorted(max(ratio, 1.0 / ratio) for ratio in ratios)
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Return the seconds that each kernel takes inside a program."""
-        guesses = self._guess(kernels)
-        common = self._common()
-        for i, kernel in enumerate(kernels):
-            known = self.seconds.get(kernel.outputs[0])
-            logs = self._logs.get(kind(kernel), {}).values()
-            guesses[i] = guesses[i] * _factor(logs, common) if known is None else known
-        return guesses
+        guesses = self._correction.seconds(self._guess(kernels), [kind(kernel) for kernel in kernels])
+        known = [self.seconds.get(kernel.outputs[0]) for kernel in kernels]
+        return np.array([guess if took is None else took for guess, took in zip(guesses, known, strict=True)])
 
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
         """Return the standard deviation of the logarithm of each price: 0 for timed kernels."""
@@ -100,6 +108,54 @@ class Measured:
         if expanded is None:
             expanded = self._plain[output] = expand_graph(kernel, self.expand)
         return expanded
+
+
+class Correction:
+    """Seconds of kernels as timed ones say: a line over the predicted seconds, and a factor of each kind."""
+
+    def __init__(self, timed: Sequence[TimedKernel]) -> None:
+        self.line = fitted_line(timed)
+        self._logs: dict[str, list[float]] = defaultdict(list)
+        for x in timed:
+            self._logs[x.kind].append(math.log(x.seconds / self.line.seconds(x.predicted_s)))
+        self._common = _shrunken([_shrunken(logs) for logs in self._logs.values()])
+
+    def factor(self, kind: str) -> float:
+        """Return the factor of a kind."""
+        return _factor(self._logs.get(kind, ()), self._common)
+
+    def seconds(self, predicted_s: PerKernel, kinds: Sequence[str]) -> PerKernel:
+        """Return the seconds of kernels of these kinds."""
+        factors = {kind: self.factor(kind) for kind in set(kinds)}
+        return self.line.seconds(predicted_s) * np.array([factors[kind] for kind in kinds])
+
+
+class Line(NamedTuple):
+    """Seconds of kernels as a line over their predicted seconds."""
+
+    fixed_s: float
+    rate: float
+
+    def seconds(self, predicted_s: PerKernel) -> PerKernel:
+        """Return the seconds of kernels with these predictions."""
+        return self.fixed_s + self.rate * predicted_s
+
+
+def fitted_line(timed: Sequence[TimedKernel]) -> Line:
+    """Return the line of least relative error through timed kernels, by reweighted least squares.
+
+    Errors beyond `_OUTLIER` count by their size alone.  `_PRIOR` timings that agree with the prediction are added.
+    """
+    x, y = np.array([[k.predicted_s, k.seconds] for k in timed], float).reshape(-1, 2).T
+    fixed_s, rate = 0.0, 1.0
+    for _ in range(_PASSES if len(x) else 0):
+        told = np.maximum(fixed_s + rate * x, MIN_SECONDS)
+        weight = np.minimum(1.0, _OUTLIER / np.maximum(np.abs(y / told - 1.0), 1e-9)) / told**2
+        xx, xy, one = _PRIOR + weight @ (x * x), _PRIOR + weight @ (x * y), _PRIOR / _FIXED_S**2 + weight.sum()
+        fixed_s = max(0.0, (xx * (weight @ y) - xy * (weight @ x)) / (xx * one - (weight @ x) ** 2))
+        rate = (xy - fixed_s * (weight @ x)) / xx
+        rate = max(1.0 / _MOST_RATE, min(_MOST_RATE, rate))
+    return Line(fixed_s, rate)
 
 
 def _shrunken(logs: Collection[float]) -> float:

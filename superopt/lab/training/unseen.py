@@ -1,0 +1,400 @@
+"""Accuracy on a kind of processor that no label is from, before and after fifteen seconds of timing there.
+
+Each kind is left out in turn.  Models are fitted to the labels of all others, converted by the rate of multiply-adds,
+and to one half of the families; they predict regions of the other half on the kind that is left out.
+
+    estimate   Cycles of the default schedule, as the generator ranks schedules by them: nothing is learned.
+    trees      Boosted trees on rows of the stages, over the estimate.
+    rows       A network on these rows, over the estimate; the rate of multiply-adds and sizes against the caches are
+               its descriptors of the processor.
+    roofline   The roofline of the search.
+    graph      The network that the search uses, over the roofline, fitted alike.
+    shipped    The weights that ship, which are of one kind and have seen regions of all programs there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.features import stages
+from costmodel.model import learned_file
+from costmodel.model.kept import TimedKernel
+from costmodel.model.learned import Predicted, predict
+from costmodel.model.measured import Line, fitted_line
+from superopt.ir.counters import boundary_bytes
+from superopt.ir.text import parse_graph
+from superopt.kernels.choose.defaults import default_trace
+from superopt.kernels.llvm.cpu import host
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.schedule.trace import apply
+from superopt.lab import Say
+from superopt.lab.training import fit, regions, staged, trees, whole
+from superopt.lab.training.corpus import OWN_FORM, KernelLabel
+from superopt.lab.training.evaluate import LONG_S
+from superopt.lab.training.schedule_eval import clear_tau
+from superopt.lab.training.settings import FitSettings
+from superopt.lab.training.staged import ScheduleLabels, StagedSettings
+from superopt.lab.training.tasks import key_of, read_lines
+from superopt.machine.facts import describe, from_dict, taken
+from superopt.machine.rates import NOMINAL
+from superopt.measure.kernels import XLA
+
+FIRST, PROGRAMS = "Zen 4", "Zen 5"  # kinds of the files that do not name theirs
+FOLDS = 2  # halves of the families
+TIMED, DRAWS = 20, 8  # regions of our own that fifteen seconds time, kernels made; and draws of them
+SEARCHED = "graph"  # the model of the search
+HELD, NORMAL = 0.9, 1.645  # share that an interval is to hold, and its half width in standard deviations
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KindOfProcessor:
+    """Regions with their default schedules, timed on one kind of processor.
+
+    Attributes:
+        name: name of the kind.
+        labels: times of our kernels.
+        xla_s: times of the same regions by XLA; nan where there is none.
+        rows: rows of the stages, and the same times.
+        counts: how often its program runs each region.
+        whole_s: seconds of whole programs by name; empty where none were timed.
+    """
+
+    name: str
+    labels: tuple[KernelLabel, ...]
+    xla_s: np.ndarray
+    rows: ScheduleLabels
+    counts: np.ndarray
+    whole_s: Mapping[str, float]
+
+    @property
+    def of_programs(self) -> np.ndarray:
+        """Whether each region is one of its program's own form, not of a form that a rule makes."""
+        return np.array([label.form == OWN_FORM for label in self.labels])
+
+
+def kinds() -> list[KindOfProcessor]:
+    """The kinds of processors that labels ship of."""
+    files = sorted(regions.SHIPPED.parent.glob("regions*.jsonl.gz"))
+    return [*map(_of_regions, files), _of_programs(whole.SHIPPED)]
+
+
+def _of_regions(path: Path) -> KindOfProcessor:
+    own = regions.corpus_of(path)
+    xla_s = np.array([label.seconds for label in regions.corpus_of(path, "xla").labels])
+    name, count = own.header.get("kind", FIRST), len(xla_s)
+    return KindOfProcessor(name, own.labels, xla_s, _rows(own.header, own.labels), np.ones(count), {})
+
+
+def _of_programs(path: Path) -> KindOfProcessor:
+    """Kernels of whole programs; one that several programs have was visited as often."""
+    header, *rows = read_lines(path)
+    times: dict[str, list[float]] = {}
+    for row in rows:
+        for text, _, seconds in row["regions"]:
+            times.setdefault(text, []).append(seconds)
+    labels: list[KernelLabel] = []
+    for row in rows:
+        for text, _, seconds in row["regions"]:
+            key, others = key_of(text), [s for s in times[text] if s != seconds]
+            labels.append(
+                KernelLabel(
+                    row["family"], row["program"], key, OWN_FORM, key=key, graph=parse_graph(text), seconds=seconds,
+                    stderr=0.0, again_s=others[0] if others else None,
+                )
+            )  # fmt: skip
+    counts = np.array([count for row in rows for _, count, _ in row["regions"]], float)
+    whole_s = {row["program"]: row["seconds"] for row in rows}
+    made = _rows(header["header"], labels)
+    return KindOfProcessor(PROGRAMS, tuple(labels), np.full(len(labels), np.nan), made, counts, whole_s)
+
+
+def _rows(header: dict[str, Any], labels: Sequence[KernelLabel]) -> ScheduleLabels:
+    """The labels with rows of their default schedules as this version chooses them for that processor."""
+    rows: list[np.ndarray] = []
+    with taken(from_dict(header.get("machine"))):
+        fma_s, threads = staged.fma_s_of(header), describe().cores
+        cpu = replace(host(), rates=replace(NOMINAL, fma_s=fma_s))
+        for label in labels:
+            program = from_graph(label.graph.outputs, name="kernel")
+            rows.append(stages.stage_rows(apply(program, default_trace(program, threads=threads)), threads, cpu))
+    count = len(labels)
+    return ScheduleLabels(
+        rows, np.array([x.seconds for x in labels]),
+        np.array([np.nan if x.again_s is None else x.again_s for x in labels]), np.arange(count),
+        np.array([x.family for x in labels]), np.array([x.program for x in labels]),
+        np.zeros(count, bool), np.ones(count, bool), np.zeros(count, bool), header=header | {"fma_s": fma_s},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnseenPrices:
+    """Prices of a model on a kind that it has no labels of, and the spread of the logarithm over its members."""
+
+    seconds: np.ndarray
+    spread: np.ndarray
+
+
+def folds_of(families: np.ndarray) -> np.ndarray:
+    """The half of the families to which each label belongs."""
+    names = np.random.default_rng(0).permutation(np.unique(families))
+    number = {family: k % FOLDS for k, family in enumerate(names.tolist())}
+    return np.array([number[family] for family in families.tolist()])
+
+
+def prices(every: Sequence[KindOfProcessor], left_out: int, say: Say) -> dict[str, UnseenPrices]:
+    """Prices of the regions of one kind by models of all others, each half of the families by those of the other."""
+    mine, theirs = every[left_out], [kind for k, kind in enumerate(every) if k != left_out]
+    joined = _joined([kind.rows.at_rate_of(mine.rows) for kind in theirs])
+    labels = [
+        replace(label, seconds=label.seconds * _element_s(mine) / _element_s(kind))
+        for kind in theirs for label in kind.labels
+    ]  # fmt: skip
+    fold, other = folds_of(mine.rows.families), folds_of(joined.families)
+    with taken(from_dict(mine.rows.header.get("machine"))):
+        data = fit.prepare([*labels, *mine.labels])
+        first = len(labels)
+        shipped = predict(learned_file.read(learned_file.NATIVE)[0], data.table, data.structures, data.rows)
+        by_xla = predict(learned_file.read()[0], data.table, data.structures, data.rows)
+        made = {"estimate": np.log(mine.rows.estimates())[None], XLA: _logs(by_xla)[:, first:]}
+        made["shipped"] = _logs(shipped)[:, first:]
+        shapes = {"rows": StagedSettings().members, "roofline": 1, "graph": FitSettings().shape.members}
+        shapes |= {"trees": 1} if trees.installed() else {}
+        made |= {name: np.zeros((members, len(mine.labels))) for name, members in shapes.items()}
+        for number in range(FOLDS):
+            test = np.flatnonzero(fold == number)
+            keys = {mine.labels[i].key for i in test}
+            train = np.array([i for i in np.flatnonzero(other != number) if labels[i].key not in keys])
+            some, wanted = joined.part(train), mine.rows.part(test)
+            if "trees" in made:
+                made["trees"][:, test] = np.log(staged.fit_trees(some, 0).seconds(wanted))
+            made["rows"][:, test] = staged.fit(some, StagedSettings(), 0).members(wanted.rows)
+            model, asked = fit.fit(data.part(train), FitSettings(), 0), data.part(first + test)
+            told = predict(model, asked.table, asked.structures, asked.rows)
+            made["graph"][:, test], made["roofline"][:, test] = _logs(told), np.log(told.prior_s)
+            say(f"{mine.name}, half {number + 1}: {len(train)} labels of other kinds")
+    return {name: UnseenPrices(np.exp(logs.mean(0)), logs.std(0)) for name, logs in made.items()}
+
+
+def _element_s(kind: KindOfProcessor) -> float:
+    """Seconds of a multiply-add of one element; the graph network knows of no vectors."""
+    return kind.rows.header["fma_s"] / kind.rows.vector_bits
+
+
+def _joined(parts: Sequence[ScheduleLabels]) -> ScheduleLabels:
+    whole_ = parts[0]
+    for part in parts[1:]:
+        whole_ = whole_.join(part)
+    return whole_
+
+
+def _logs(predicted: Predicted) -> np.ndarray:
+    return np.log(predicted.members_s).T
+
+
+# ---- figures
+
+
+def _timed(kind: KindOfProcessor, priced: UnseenPrices, at: np.ndarray) -> list[TimedKernel]:
+    return [TimedKernel("", float(priced.seconds[i]), kind.labels[i].seconds) for i in at]
+
+
+def _as_predicted(_: Sequence[TimedKernel]) -> Line:
+    return Line(0.0, 1.0)
+
+
+def _scaled(timed: Sequence[TimedKernel]) -> Line:
+    return Line(0.0, float(np.exp(np.median([math.log(x.seconds / x.predicted_s) for x in timed]))))
+
+
+CORRECTIONS: Mapping[str, Callable[[Sequence[TimedKernel]], Line]] = {
+    "none": _as_predicted, "factor": _scaled, "line": fitted_line,
+}  # fmt: skip
+"""Corrections by the kernels that were timed: none, one factor, or a + b times the prediction."""
+
+
+def judged(kind: KindOfProcessor, priced: UnseenPrices, correction: str) -> dict[str, float]:
+    """Figures of a model on a kind that it has no labels of, after so many timed regions of other families.
+
+    Means over draws of these regions: Kendall's tau within programs, the median error of all and from `LONG_S` on, how
+    often the time is within the interval that nine in ten of the timed regions keep (each left out of its own line),
+    and the share of a program's error that timing a third of its kernels covers, chosen by seconds, or by seconds
+    times the uncertainty that the timed regions show.
+    """
+    correct, own = CORRECTIONS[correction], np.flatnonzero(kind.of_programs)
+    fold, y, programs = folds_of(kind.rows.families), kind.rows.seconds, kind.rows.programs
+    rows: list[dict[str, float]] = []
+    for draw in range(DRAWS):
+        rng = np.random.default_rng(draw)
+        p, width, doubt = np.full((3, len(y)), np.nan)
+        for number in range(FOLDS):
+            test, others = own[fold[own] == number], own[fold[own] != number]
+            some = rng.choice(others, min(TIMED, len(others)), replace=False)
+            timed = _timed(kind, priced, some)
+            line = correct(timed)
+            apart = np.abs([
+                math.log(x.seconds / correct([*timed[:k], *timed[k + 1 :]]).seconds(x.predicted_s))
+                for k, x in enumerate(timed)
+            ])  # fmt: skip
+            p[test] = line.seconds(priced.seconds[test])
+            width[test] = np.sort(apart)[min(len(apart), math.ceil(HELD * (len(apart) + 1))) - 1]
+            doubt[test] = _doubt(apart, priced.spread[some], priced.spread[test])
+        error = np.abs(p[own] / y[own] - 1)
+        inside = np.abs(np.log(p[own] / y[own]))
+        rows.append({
+            "tau": _tau(p[own], y[own], programs[own]),
+            "error": float(np.median(error[y[own] >= LONG_S])), "error_all": float(np.median(error)),
+            f"coverage{100 * HELD:.0f}": float((inside <= width[own]).mean()),
+            f"coverage{100 * HELD:.0f}_spread": float((inside <= NORMAL * priced.spread[own]).mean()),
+            "covered_by_seconds": covered(p[own], y[own], p[own], programs[own]),
+            "covered_by_doubt": covered(p[own], y[own], p[own] * doubt[own], programs[own]),
+            "covered_at_most": covered(p[own], y[own], np.abs(p[own] - y[own]), programs[own]),
+        })  # fmt: skip
+    return {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
+
+
+def _doubt(apart: np.ndarray, spread: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Expected error by the spread of the members: a line of Laplace errors that are most likely, of a few slopes."""
+    best = -math.inf, 1.0, 0.0
+    for slope in (0.0, 0.5, 1.0, 2.0, 4.0):
+        first = max(0.03, float(np.median(apart - slope * spread)))
+        expected = first + slope * spread
+        best = max(best, (float(-(np.log(expected) + apart / expected).sum()), first, slope))
+    return best[1] + best[2] * asked
+
+
+def _of_each(programs: np.ndarray) -> Iterator[np.ndarray]:
+    for program in np.unique(programs):
+        at = np.flatnonzero(programs == program)
+        if len(at) >= 3:
+            yield at
+
+
+def _tau(p: np.ndarray, y: np.ndarray, programs: np.ndarray) -> float:
+    """Kendall's tau within programs, over pairs that differ clearly; mean over programs."""
+    each = [clear_tau(p[at], y[at]) for at in _of_each(programs)]
+    return float(np.mean([tau for tau in each if tau is not None] or [0.0]))
+
+
+def covered(p: np.ndarray, y: np.ndarray, score: np.ndarray, programs: np.ndarray) -> float:
+    """Share of the errors of all programs that is on the third of each one's kernels with the largest scores."""
+    total = picked = 0.0
+    for at in _of_each(programs):
+        error = np.abs(p[at] - y[at])
+        picked += float(error[np.argsort(-score[at])[: math.ceil(len(at) / 3)]].sum())
+        total += float(error.sum())
+    return picked / total if total else 0.0
+
+
+def pick_regret(kind: KindOfProcessor, own_s: np.ndarray, xla_s: np.ndarray) -> dict[str, float]:
+    """What own-or-XLA costs over the best choice, as predicted and where all is ours; empty without times of XLA."""
+    at = np.flatnonzero(~np.isnan(kind.xla_s) & kind.of_programs)
+    if not len(at):
+        return {}
+    own, xla = kind.rows.seconds[at], kind.xla_s[at] + NOMINAL.handover_s
+    least = float(np.minimum(own, xla).sum())
+    chosen = float(np.where(own_s[at] <= xla_s[at] + NOMINAL.handover_s, own, xla).sum())
+    return {"pick_regret": round(chosen / least - 1, 4), "pick_regret_ours": round(float(own.sum()) / least - 1, 4)}
+
+
+def program_error(kind: KindOfProcessor, own_s: np.ndarray) -> dict[str, float]:
+    """Median error of the seconds of whole programs by the prices of their kernels, and with all of them timed.
+
+    Costs between kernels are those of programs of the other half of the families.
+    """
+    if not kind.whole_s:
+        return {}
+    names = np.array(list(kind.whole_s))
+    at = [np.flatnonzero(kind.rows.programs == name) for name in names]
+    seconds = np.array([kind.whole_s[name] for name in names])
+    moved = np.array([sum(kind.counts[i] * sum(boundary_bytes(kind.labels[i].graph)) for i in some) for some in at])
+    timed = np.array([kind.counts[some] @ kind.rows.seconds[some] for some in at])
+    priced = np.array([kind.counts[some] @ own_s[some] for some in at])
+    half = folds_of(kind.rows.families)[[some[0] for some in at]]
+    errors = dict[str, list[float]](program_error=[], program_error_timed=[])
+    for number in range(FOLDS):
+        test, other = half == number, half != number
+        boundary = whole.boundary_of(timed[other], moved[other], seconds[other])
+        for name, sums in (("program_error", priced), ("program_error_timed", timed)):
+            errors[name] += np.abs(boundary.seconds(sums[test], moved[test]) / seconds[test] - 1).tolist()
+    return {name: round(float(np.median(values)), 4) for name, values in errors.items()}
+
+
+def _on_line(kind: KindOfProcessor, priced: UnseenPrices, measured_s: np.ndarray) -> np.ndarray:
+    """Prices on the line of timed regions of the other half of the families."""
+    fold, rng, seconds = folds_of(kind.rows.families), np.random.default_rng(0), priced.seconds.copy()
+    for number in range(FOLDS):
+        others = np.flatnonzero(kind.of_programs & (fold != number) & ~np.isnan(measured_s))
+        some = rng.choice(others, min(TIMED, len(others)), replace=False)
+        line = fitted_line([TimedKernel("", float(priced.seconds[i]), float(measured_s[i])) for i in some])
+        seconds[fold == number] = line.seconds(seconds[fold == number])
+    return seconds
+
+
+def second_visits(kind: KindOfProcessor) -> dict[str, float]:
+    """Figures of a first visit as a prediction of the second: bounds on error and order of any model."""
+    at = np.flatnonzero(~np.isnan(kind.rows.again_s) & kind.of_programs)
+    p, y = kind.rows.again_s[at], kind.rows.seconds[at]
+    error, long = np.abs(p / y - 1), y >= LONG_S
+    return {
+        "regions": len(at), "error": round(float(np.median(error[long])), 4) if long.any() else 0.0,
+        "error_all": round(float(np.median(error)), 4) if len(at) else 0.0,
+        "tau": round(_tau(p, y, kind.rows.programs[at]), 4),
+    }  # fmt: skip
+
+
+def summary(by_kind: Mapping[str, Any]) -> dict[str, float]:
+    """Figures under the names of the acceptance bars: those of the search's network on the line, means over kinds."""
+    means: dict[str, float] = {}
+    for prefix, model in (("", SEARCHED), ("estimate_", "estimate")):
+        rows = [kind["models"][model]["line"] for kind in by_kind.values()]
+        for name in dict.fromkeys(name for row in rows for name in row):
+            means[f"{prefix}{name}"] = round(float(np.mean([row[name] for row in rows if name in row])), 4)
+    return means
+
+
+_SHOWN = (
+    "tau", "error", "error_all", "coverage90", "coverage90_spread", "covered_by_seconds", "covered_by_doubt",
+    "covered_at_most", "pick_regret", "pick_regret_ours", "program_error", "program_error_timed",
+)  # fmt: skip
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The evaluation as Markdown: a row for each kind, model and correction."""
+    lines = ["| unseen kind, model | correction | " + " | ".join(_SHOWN) + " |", "|---|---|" + "--:|" * len(_SHOWN)]
+
+    def row(name: str, correction: str, scores: Mapping[str, float]) -> str:
+        return (
+            f"| {name} | {correction} | " + " | ".join(f"{scores[n]:.3f}" if n in scores else "" for n in _SHOWN) + " |"
+        )
+
+    for kind, facts in result["kinds"].items():
+        for model, by_correction in facts["models"].items():
+            lines += [row(f"{kind}, {model}", correction, scores) for correction, scores in by_correction.items()]
+        lines.append(row(f"{kind}, second visits", "", facts["second_visits"]))
+    lines += ["", "| summary | |", "|---|--:|"]
+    return "\n".join([*lines, *(f"| `{name}` | {value} |" for name, value in result["summary"].items())])
+
+
+def evaluate(say: Say, every: Sequence[KindOfProcessor] | None = None) -> dict[str, Any]:
+    """Figures of each model on each kind that is left out, after each correction; their means; noise of the labels."""
+    every = every or kinds()
+    by_kind: dict[str, Any] = {}
+    for k, kind in enumerate(every):
+        priced = prices(every, k, say)
+        xla = priced.pop(XLA)
+        rows: dict[str, dict[str, dict[str, float]]] = {}
+        for name, one in priced.items():
+            rows[name] = {correction: judged(kind, one, correction) for correction in CORRECTIONS}
+            own_s, xla_s = _on_line(kind, one, kind.rows.seconds), _on_line(kind, xla, kind.xla_s)
+            rows[name]["line"] |= pick_regret(kind, own_s, xla_s) | program_error(kind, own_s)
+            say(f"{kind.name}, {name}: {rows[name]['line']}")
+        facts = {"regions": int(kind.of_programs.sum()), "fma_s": kind.rows.header["fma_s"]}
+        by_kind[kind.name] = {"models": rows, "second_visits": second_visits(kind), **facts}
+    result = {"kinds": by_kind, "summary": summary(by_kind)}
+    return {**result, "text": table(result)}
