@@ -1,7 +1,7 @@
 """Kernels that earlier calls timed on this machine, kept as labels: they correct the models of later calls.
 
-A row of the store is one kernel as it ran: its text, its kind, the price that its base model had for it, and the
-seconds that it took.  It holds for this processor, these versions and that model.
+A row of the store is one kernel as it ran: its text, the price that its base model had for it, and the seconds that it
+took.  It holds for this processor, these versions and that model.
 """
 
 from __future__ import annotations
@@ -21,10 +21,18 @@ _MOST = 500  # newest kernels of all models: a call of a minute times 50 to 300,
 
 
 class TimedKernel(NamedTuple):
-    """A kernel that was timed: its kind, its predicted and its measured seconds."""
+    """A kernel that was timed.
+
+    Attributes:
+        kind: its kind (`costmodel.model.measured.kind`).
+        predicted_s: price of the base model.
+        spread: standard deviation of the logarithm of that price, as the model says.
+        seconds: what it took.
+    """
 
     kind: str
     predicted_s: float
+    spread: float
     seconds: float
 
 
@@ -34,20 +42,21 @@ NONE_EARLIER: EarlierKernels = {}
 
 def recall(store: Store) -> EarlierKernels:
     """Return the kernels that were timed on this machine before, the newest ones."""
-    here, by_model = machine.environment_key(), dict[str, list[TimedKernel]]()
+    here, by_model = machine.environment_key(), dict[str, tuple[TimedKernel, ...]]()
     for _, row in store.items(_TABLE, limit=_MOST):
         try:
+            model = field(row, "model", str)
+            label = TimedKernel(
+                field(row, "kind", str),
+                field(row, "predicted_s", float, 1e-8, 1e3),
+                field(row, "spread", float, 0.0, 1e2),
+                field(row, "seconds", float, 1e-8, 1e3),
+            )
             if field(row, "machine", str) == here:
-                by_model.setdefault(field(row, "model", str), []).append(
-                    TimedKernel(
-                        field(row, "kind", str),
-                        field(row, "predicted_s", float, 1e-8, 1e3),
-                        field(row, "seconds", float, 1e-8, 1e3),
-                    )
-                )
+                by_model[model] = (*by_model.get(model, ()), label)
         except InputError:
             continue  # a miss
-    return {model: tuple(labels) for model, labels in by_model.items()}
+    return by_model
 
 
 def keep(store: Store, timed: Mapping[str, Iterable[tuple[Graph, TimedKernel]]]) -> None:

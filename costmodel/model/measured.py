@@ -1,23 +1,29 @@
-"""An objective that learns from kernels measured during the search.
+"""An objective that learns from kernels timed on this machine, during the search and in earlier calls.
 
-Kernels that were timed keep their measured seconds.  Others are priced by the base model times a factor of their kind
-(op, layout, grouping).  The factor is the mean of log(measured / predicted) over the timed kernels of that kind.  It is
-shrunken towards the mean of all kinds, which is how the machine differs from that of the labels.
+Kernels that were timed keep their measured seconds.  Others are priced by a line over the base model's price x, times a
+factor of their kind (op, layout, grouping):
+
+    seconds = (fixed + rate * x) * factor.
+
+The line goes through all timed kernels: another processor takes longer for a call and for waking threads, whatever the
+kernel is, and its rate is another one.  Factors are of the program at hand: the mean of log(measured / line) over the
+kernels of a kind that this search has timed, shrunken towards the mean of all kinds.
 
     own of a kind = sum of its log ratios / (n + 2).
     common        = sum of the own of all kinds / (kinds + 2).
     factor        = exp(own + common * 2 / (n + 2)),  kept within [1/4, 4].
 
-So a handful of timings corrects the base model's errors on this program and machine.  A kernel that the model
-underrates is chosen, timed and corrected, which is how a search with few measurements explores.
+The uncertainty of a price is what timed kernels were off, each left out of its own line, not what members of the model
+say of each other: off the processor of the labels all of them are wrong alike (`superopt train eval --unseen`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +37,14 @@ from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 from superopt.measure.kernels import MIN_SECONDS
 
 _PRIOR = 2.0  # timings that say nothing: a first kernel may be a disturbed one, and its kind has others
-_PASSES, _OUTLIER, _FIXED_S, _MOST_RATE = 12, 0.5, 2e-6, 4.0
+_FIXED_S = 1e-5  # fixed time that is as unlikely as twice the rate: short kernels are off by 2 to 10 us elsewhere
+_OUTLIER = 0.5  # relative error from which a timing counts by its size alone: one in twenty is disturbed as much
+_PASSES = 12  # of the reweighting; 60 change the error of a line by less than 0.01
 _BOUND = math.log(4.0)  # processors without AVX-512 take 1.5 to 2 times as long as the labels (docs/costmodel.md)
+_SLOPES = (0.0, 0.5, 1.0, 2.0, 4.0)  # of doubt over the members' spread, which is 1.1 at home and nothing elsewhere
+_HELD, _NORMAL = 0.9, 1.645  # share of the timed kernels in their intervals, in standard deviations
+_LEAST_DOUBT = 0.03  # least difference of second visits (docs/data/scheduled-kernels.csv)
+_LEFT_OUT = 60  # kernels that are left out one by one; as many hold 0.89 of the times even without that
 _HEAVY = ("macro", *sorted(CONVOLUTIONS), *sorted(PRODUCTS), "concatenate", "gather")
 
 
@@ -47,7 +59,7 @@ class Measured:
         self.seconds: dict[Node, float] = {}
         self._earlier = tuple(earlier)
         self._timed: dict[Node, TimedKernel] = {}
-        self._correction = Correction(self._earlier)
+        self._correction = Correction((), self._earlier)
         self._plain: weakref.WeakKeyDictionary[Node, Graph] = weakref.WeakKeyDictionary()
 
     def __contains__(self, kernel: Graph) -> bool:
@@ -55,15 +67,15 @@ class Measured:
 
     def learn(self, kernels: Sequence[Graph], seconds: Sequence[float]) -> None:
         """Record timings of kernels; the last timing of a kernel counts."""
-        predicted = self._guess(kernels)
-        for kernel, took, guess in zip(kernels, seconds, predicted, strict=True):
+        predicted, spread = self._guess(kernels), self._spread(kernels)
+        for kernel, took, guess, apart in zip(kernels, seconds, predicted, spread, strict=True):
             output = kernel.outputs[0]
             self.seconds[output] = took
             if guess < np.inf:  # it has a price
                 self._timed[output] = TimedKernel(
-                    kind(kernel), max(float(guess), MIN_SECONDS), max(float(took), MIN_SECONDS)
+                    kind(kernel), max(float(guess), MIN_SECONDS), float(apart), max(float(took), MIN_SECONDS)
                 )
-        self._correction = Correction((*self._earlier, *self._timed.values()))
+        self._correction = Correction(tuple(self._timed.values()), self._earlier)
 
     def labels(self) -> Iterator[tuple[Graph, TimedKernel]]:
         """Yield the kernels that were timed, in the form that ran."""
@@ -87,8 +99,9 @@ class Measured:
 
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
         """Return the standard deviation of the logarithm of each price: 0 for timed kernels."""
-        known = [kernel in self for kernel in kernels]
-        return np.where(known, 0.0, uncertainty_of(self.base, [self._expanded(kernel) for kernel in kernels]))
+        doubt = self._correction.doubt
+        spread = self._spread(kernels)
+        return np.where([kernel in self for kernel in kernels], 0.0, spread if doubt is None else doubt.of(spread))
 
     def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
         """Return whether each kernel is outside the training domain of the base."""
@@ -102,6 +115,10 @@ class Measured:
         """Return the prices of the base model; macros are priced as their expansion, since that is what runs."""
         return np.array(self.base.price([self._expanded(kernel) for kernel in kernels]), dtype=np.float64)
 
+    def _spread(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Return the standard deviation of the logarithm of each price of the base model, as it says."""
+        return np.asarray(uncertainty_of(self.base, [self._expanded(kernel) for kernel in kernels]), float)
+
     def _expanded(self, kernel: Graph) -> Graph:
         output = kernel.outputs[0]
         expanded = self._plain.get(output)
@@ -111,14 +128,25 @@ class Measured:
 
 
 class Correction:
-    """Seconds of kernels as timed ones say: a line over the predicted seconds, and a factor of each kind."""
+    """Seconds of kernels as timed ones say: a line over the predicted seconds, and a factor of each kind.
 
-    def __init__(self, timed: Sequence[TimedKernel]) -> None:
-        self.line = fitted_line(timed)
+    Attributes:
+        line: line through all timed kernels.
+    """
+
+    def __init__(self, timed: Sequence[TimedKernel], earlier: Sequence[TimedKernel]) -> None:
+        """Fit the correction to the kernels timed in this call, and to those of earlier ones."""
+        self._all = (*timed, *earlier)
+        self.line = fitted_line(self._all)
         self._logs: dict[str, list[float]] = defaultdict(list)
         for x in timed:
             self._logs[x.kind].append(math.log(x.seconds / self.line.seconds(x.predicted_s)))
         self._common = _shrunken([_shrunken(logs) for logs in self._logs.values()])
+
+    @functools.cached_property
+    def doubt(self) -> Doubt | None:
+        """The uncertainty of seconds on the line; None where too few kernels were timed."""
+        return fitted_doubt(self._all[:_LEFT_OUT])
 
     def factor(self, kind: str) -> float:
         """Return the factor of a kind."""
@@ -136,9 +164,9 @@ class Line(NamedTuple):
     fixed_s: float
     rate: float
 
-    def seconds(self, predicted_s: PerKernel) -> PerKernel:
+    def seconds(self, predicted_s: PerKernel | float) -> PerKernel:
         """Return the seconds of kernels with these predictions."""
-        return self.fixed_s + self.rate * predicted_s
+        return np.asarray(self.fixed_s + self.rate * predicted_s)
 
 
 def fitted_line(timed: Sequence[TimedKernel]) -> Line:
@@ -146,7 +174,7 @@ def fitted_line(timed: Sequence[TimedKernel]) -> Line:
 
     Errors beyond `_OUTLIER` count by their size alone.  `_PRIOR` timings that agree with the prediction are added.
     """
-    x, y = np.array([[k.predicted_s, k.seconds] for k in timed], float).reshape(-1, 2).T
+    x, y = np.array([(k.predicted_s, k.seconds) for k in timed], float).reshape(-1, 2).T
     fixed_s, rate = 0.0, 1.0
     for _ in range(_PASSES if len(x) else 0):
         told = np.maximum(fixed_s + rate * x, MIN_SECONDS)
@@ -154,8 +182,46 @@ def fitted_line(timed: Sequence[TimedKernel]) -> Line:
         xx, xy, one = _PRIOR + weight @ (x * x), _PRIOR + weight @ (x * y), _PRIOR / _FIXED_S**2 + weight.sum()
         fixed_s = max(0.0, (xx * (weight @ y) - xy * (weight @ x)) / (xx * one - (weight @ x) ** 2))
         rate = (xy - fixed_s * (weight @ x)) / xx
-        rate = max(1.0 / _MOST_RATE, min(_MOST_RATE, rate))
-    return Line(fixed_s, rate)
+        rate = max(math.exp(-_BOUND), min(math.exp(_BOUND), rate))
+    return Line(float(fixed_s), float(rate))
+
+
+class Doubt(NamedTuple):
+    """Standard deviation of the logarithm of prices, as a line over the spread of the model's members."""
+
+    first: float
+    slope: float
+
+    def of(self, spread: PerKernel) -> PerKernel:
+        """Return the standard deviation for each spread."""
+        return self.first + self.slope * spread
+
+
+def fitted_doubt(
+    timed: Sequence[TimedKernel], line_of: Callable[[Sequence[TimedKernel]], Line] = fitted_line
+) -> Doubt | None:
+    """Return the doubt that timed kernels show, each left out of its own line; None where there are too few.
+
+    The slope is the most likely one of errors with a Laplace distribution.  Then all is scaled so that, with one more
+    kernel, nine in ten lie within their intervals (conformal prediction).
+    """
+    count = len(timed)
+    rank = math.ceil(_HELD * (count + 1))
+    if rank > count:
+        return None
+    lines = [line_of([*timed[:k], *timed[k + 1 :]]) for k in range(count)]
+    apart = np.array(
+        [abs(math.log(x.seconds / line.seconds(x.predicted_s))) for x, line in zip(timed, lines, strict=True)]
+    )
+    spread = np.array([x.spread for x in timed])
+    best, doubt = -math.inf, Doubt(1.0, 0.0)
+    for slope in _SLOPES:
+        one = Doubt(max(_LEAST_DOUBT, float(np.median(apart - slope * spread))), slope)
+        likely = float(-(np.log(one.of(spread)) + apart / one.of(spread)).sum())
+        if likely > best:
+            best, doubt = likely, one
+    scale = float(np.sort(apart / doubt.of(spread))[rank - 1]) / _NORMAL
+    return Doubt(scale * doubt.first, scale * doubt.slope)
 
 
 def _shrunken(logs: Collection[float]) -> float:

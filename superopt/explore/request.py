@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from costmodel.model.kept import NONE_EARLIER, EarlierKernels
+from costmodel.model.kept import EarlierKernels, TimedKernel
 from costmodel.model.objective import Objective, Roofline
 from costmodel.model.weights_file import uncalibrated
 from rewrites.language.term import Rule
@@ -34,7 +34,7 @@ class Request:
     deadline: Deadline
     objective: Objective = field(default_factory=lambda: Roofline(uncalibrated(), "uncalibrated"))
     own: Backend | None = None
-    earlier: EarlierKernels = NONE_EARLIER
+    earlier: EarlierKernels = field(default_factory=dict[str, tuple[TimedKernel, ...]])
     kernels_by: str = ""
     seed: int = 0
     numerics: str = "real"

@@ -61,7 +61,7 @@ def test_kernels_of_another_machine_another_model_or_a_damaged_row_are_not_recal
     with Store(memory=True) as store:
         kept.keep(store, learned([1000]).labels())
         ((key, row),) = store.items("measurements")
-        assert kept.recall(store) == {"sized 1": (TimedKernel("loop", 1e-6, 7e-6),)}
+        assert kept.recall(store) == {"sized 1": (TimedKernel("loop", pytest.approx(1e-6), pytest.approx(7e-6)),)}
         for damage in ({"seconds": -1.0}, {"seconds": "1"}, {"predicted_s": float("1e9")}, {"kind": None}):
             store.put("measurements", key, row | damage)
             assert kept.recall(store) == {}

@@ -49,11 +49,11 @@ def kind(fixed_s: float = 0.0, rate: float = 1.0) -> tuple[KindOfProcessor, Unse
 
 
 def test_a_line_mends_a_bias_that_no_factor_does() -> None:
-    some, priced = kind(fixed_s=2e-5, rate=2.0)
+    some, priced = kind(fixed_s=1e-5, rate=1.2)
     by_correction = {name: unseen.judged(some, priced, name) for name in unseen.CORRECTIONS}
     line, factor, none = (by_correction[name] for name in ("line", "factor", "none"))
     assert line["error_all"] < 0.1 < 0.15 < factor["error_all"]
-    assert none["error"] > 0.5
+    assert none["error"] > 0.2
     assert line["tau"] == none["tau"] > 0.9, "a line keeps the order"
     assert 0.8 <= line["coverage90"] <= 1.0
     assert none["coverage90_spread"] < 0.2

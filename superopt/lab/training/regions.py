@@ -127,7 +127,12 @@ def by_program(regions: Sequence[Row]) -> list[Row]:
     """Regions of programs' own forms, those of a program together, programs in a fixed shuffled order."""
     own = [{k: row[k] for k in ("family", "program", "key", "text", "rule") if k in row} for row in regions]
     own = [row for row in own if not row.get("rule")]
-    return sorted(own, key=lambda r: (hashlib.sha256(r["program"].encode()).digest(), r["key"]))
+    return sorted(own, key=lambda row: place(row["program"], row["key"]))
+
+
+def place(program: str, key: str) -> tuple[bytes, str]:
+    """Place of a region in the order of `by_program`."""
+    return hashlib.sha256(program.encode()).digest(), key
 
 
 def in_turns(regions: Sequence[Row]) -> list[Row]:

@@ -26,7 +26,7 @@ from costmodel.features import stages
 from costmodel.model import learned_file
 from costmodel.model.kept import TimedKernel
 from costmodel.model.learned import Predicted, predict
-from costmodel.model.measured import Line, fitted_line
+from costmodel.model.measured import Line, fitted_doubt, fitted_line
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.defaults import default_trace
@@ -46,6 +46,7 @@ from superopt.machine.rates import NOMINAL
 from superopt.measure.kernels import XLA
 
 FIRST, PROGRAMS = "Zen 4", "Zen 5"  # kinds of the files that do not name theirs
+MOST = 2_400  # regions of a kind: as many as the kind of the programs has, so that none counts for more
 FOLDS = 2  # halves of the families
 TIMED, DRAWS = 20, 8  # regions of our own that fifteen seconds time, kernels made; and draws of them
 SEARCHED = "graph"  # the model of the search
@@ -72,11 +73,6 @@ class KindOfProcessor:
     counts: np.ndarray
     whole_s: Mapping[str, float]
 
-    @property
-    def of_programs(self) -> np.ndarray:
-        """Whether each region is one of its program's own form, not of a form that a rule makes."""
-        return np.array([label.form == OWN_FORM for label in self.labels])
-
 
 def kinds() -> list[KindOfProcessor]:
     """The kinds of processors that labels ship of."""
@@ -85,10 +81,13 @@ def kinds() -> list[KindOfProcessor]:
 
 
 def _of_regions(path: Path) -> KindOfProcessor:
-    own = regions.corpus_of(path)
-    xla_s = np.array([label.seconds for label in regions.corpus_of(path, "xla").labels])
-    name, count = own.header.get("kind", FIRST), len(xla_s)
-    return KindOfProcessor(name, own.labels, xla_s, _rows(own.header, own.labels), np.ones(count), {})
+    """Regions of programs' own forms, program by program, up to `MOST`."""
+    own, xla = regions.corpus_of(path), regions.corpus_of(path, "xla").labels
+    pairs = [(x, y.seconds) for x, y in zip(own.labels, xla, strict=True) if x.form == OWN_FORM]
+    pairs = sorted(pairs, key=lambda pair: regions.place(pair[0].program, pair[0].key))[:MOST]
+    labels, xla_s = tuple(x for x, _ in pairs), np.array([s for _, s in pairs])
+    name = own.header.get("kind", FIRST)
+    return KindOfProcessor(name, labels, xla_s, _rows(own.header, labels), np.ones(len(labels)), {})
 
 
 def _of_programs(path: Path) -> KindOfProcessor:
@@ -201,7 +200,7 @@ def _logs(predicted: Predicted) -> np.ndarray:
 
 
 def _timed(kind: KindOfProcessor, priced: UnseenPrices, at: np.ndarray) -> list[TimedKernel]:
-    return [TimedKernel("", float(priced.seconds[i]), kind.labels[i].seconds) for i in at]
+    return [TimedKernel("", float(priced.seconds[i]), float(priced.spread[i]), float(kind.rows.seconds[i])) for i in at]
 
 
 def _as_predicted(_: Sequence[TimedKernel]) -> Line:
@@ -226,46 +225,33 @@ def judged(kind: KindOfProcessor, priced: UnseenPrices, correction: str) -> dict
     and the share of a program's error that timing a third of its kernels covers, chosen by seconds, or by seconds
     times the uncertainty that the timed regions show.
     """
-    correct, own = CORRECTIONS[correction], np.flatnonzero(kind.of_programs)
+    correct, own = CORRECTIONS[correction], np.arange(len(kind.labels))
     fold, y, programs = folds_of(kind.rows.families), kind.rows.seconds, kind.rows.programs
     rows: list[dict[str, float]] = []
     for draw in range(DRAWS):
         rng = np.random.default_rng(draw)
-        p, width, doubt = np.full((3, len(y)), np.nan)
+        p, deviation = np.full((2, len(y)), np.nan)
         for number in range(FOLDS):
             test, others = own[fold[own] == number], own[fold[own] != number]
             some = rng.choice(others, min(TIMED, len(others)), replace=False)
             timed = _timed(kind, priced, some)
-            line = correct(timed)
-            apart = np.abs([
-                math.log(x.seconds / correct([*timed[:k], *timed[k + 1 :]]).seconds(x.predicted_s))
-                for k, x in enumerate(timed)
-            ])  # fmt: skip
+            line, doubt = correct(timed), fitted_doubt(timed, correct)
+            assert doubt is not None
             p[test] = line.seconds(priced.seconds[test])
-            width[test] = np.sort(apart)[min(len(apart), math.ceil(HELD * (len(apart) + 1))) - 1]
-            doubt[test] = _doubt(apart, priced.spread[some], priced.spread[test])
+            deviation[test] = doubt.of(priced.spread[test])
         error = np.abs(p[own] / y[own] - 1)
         inside = np.abs(np.log(p[own] / y[own]))
         rows.append({
             "tau": _tau(p[own], y[own], programs[own]),
             "error": float(np.median(error[y[own] >= LONG_S])), "error_all": float(np.median(error)),
-            f"coverage{100 * HELD:.0f}": float((inside <= width[own]).mean()),
+            f"coverage{100 * HELD:.0f}": float((inside <= NORMAL * deviation[own]).mean()),
             f"coverage{100 * HELD:.0f}_spread": float((inside <= NORMAL * priced.spread[own]).mean()),
             "covered_by_seconds": covered(p[own], y[own], p[own], programs[own]),
-            "covered_by_doubt": covered(p[own], y[own], p[own] * doubt[own], programs[own]),
+            "covered_by_spread": covered(p[own], y[own], p[own] * priced.spread[own], programs[own]),
+            "covered_by_doubt": covered(p[own], y[own], p[own] * deviation[own], programs[own]),
             "covered_at_most": covered(p[own], y[own], np.abs(p[own] - y[own]), programs[own]),
         })  # fmt: skip
     return {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
-
-
-def _doubt(apart: np.ndarray, spread: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Expected error by the spread of the members: a line of Laplace errors that are most likely, of a few slopes."""
-    best = -math.inf, 1.0, 0.0
-    for slope in (0.0, 0.5, 1.0, 2.0, 4.0):
-        first = max(0.03, float(np.median(apart - slope * spread)))
-        expected = first + slope * spread
-        best = max(best, (float(-(np.log(expected) + apart / expected).sum()), first, slope))
-    return best[1] + best[2] * asked
 
 
 def _of_each(programs: np.ndarray) -> Iterator[np.ndarray]:
@@ -293,7 +279,7 @@ def covered(p: np.ndarray, y: np.ndarray, score: np.ndarray, programs: np.ndarra
 
 def pick_regret(kind: KindOfProcessor, own_s: np.ndarray, xla_s: np.ndarray) -> dict[str, float]:
     """What own-or-XLA costs over the best choice, as predicted and where all is ours; empty without times of XLA."""
-    at = np.flatnonzero(~np.isnan(kind.xla_s) & kind.of_programs)
+    at = np.flatnonzero(~np.isnan(kind.xla_s))
     if not len(at):
         return {}
     own, xla = kind.rows.seconds[at], kind.xla_s[at] + NOMINAL.handover_s
@@ -329,16 +315,16 @@ def _on_line(kind: KindOfProcessor, priced: UnseenPrices, measured_s: np.ndarray
     """Prices on the line of timed regions of the other half of the families."""
     fold, rng, seconds = folds_of(kind.rows.families), np.random.default_rng(0), priced.seconds.copy()
     for number in range(FOLDS):
-        others = np.flatnonzero(kind.of_programs & (fold != number) & ~np.isnan(measured_s))
+        others = np.flatnonzero((fold != number) & ~np.isnan(measured_s))
         some = rng.choice(others, min(TIMED, len(others)), replace=False)
-        line = fitted_line([TimedKernel("", float(priced.seconds[i]), float(measured_s[i])) for i in some])
+        line = fitted_line([TimedKernel("", float(priced.seconds[i]), 0.0, float(measured_s[i])) for i in some])
         seconds[fold == number] = line.seconds(seconds[fold == number])
     return seconds
 
 
 def second_visits(kind: KindOfProcessor) -> dict[str, float]:
     """Figures of a first visit as a prediction of the second: bounds on error and order of any model."""
-    at = np.flatnonzero(~np.isnan(kind.rows.again_s) & kind.of_programs)
+    at = np.flatnonzero(~np.isnan(kind.rows.again_s))
     p, y = kind.rows.again_s[at], kind.rows.seconds[at]
     error, long = np.abs(p / y - 1), y >= LONG_S
     return {
@@ -359,7 +345,8 @@ def summary(by_kind: Mapping[str, Any]) -> dict[str, float]:
 
 
 _SHOWN = (
-    "tau", "error", "error_all", "coverage90", "coverage90_spread", "covered_by_seconds", "covered_by_doubt",
+    "tau", "error", "error_all", "coverage90", "coverage90_spread", "covered_by_seconds", "covered_by_spread",
+    "covered_by_doubt",
     "covered_at_most", "pick_regret", "pick_regret_ours", "program_error", "program_error_timed",
 )  # fmt: skip
 
@@ -394,7 +381,7 @@ def evaluate(say: Say, every: Sequence[KindOfProcessor] | None = None) -> dict[s
             own_s, xla_s = _on_line(kind, one, kind.rows.seconds), _on_line(kind, xla, kind.xla_s)
             rows[name]["line"] |= pick_regret(kind, own_s, xla_s) | program_error(kind, own_s)
             say(f"{kind.name}, {name}: {rows[name]['line']}")
-        facts = {"regions": int(kind.of_programs.sum()), "fma_s": kind.rows.header["fma_s"]}
+        facts = {"regions": len(kind.labels), "fma_s": kind.rows.header["fma_s"]}
         by_kind[kind.name] = {"models": rows, "second_visits": second_visits(kind), **facts}
     result = {"kinds": by_kind, "summary": summary(by_kind)}
     return {**result, "text": table(result)}
