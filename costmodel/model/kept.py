@@ -26,13 +26,11 @@ class TimedKernel(NamedTuple):
     Attributes:
         kind: its kind (`costmodel.model.measured.kind`).
         predicted_s: price of the base model.
-        spread: standard deviation of the logarithm of that price, as the model says.
         seconds: what it took.
     """
 
     kind: str
     predicted_s: float
-    spread: float
     seconds: float
 
 
@@ -49,7 +47,6 @@ def recall(store: Store) -> EarlierKernels:
             label = TimedKernel(
                 field(row, "kind", str),
                 field(row, "predicted_s", float, 1e-8, 1e3),
-                field(row, "spread", float, 0.0, 1e2),
                 field(row, "seconds", float, 1e-8, 1e3),
             )
             if field(row, "machine", str) == here:

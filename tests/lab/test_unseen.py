@@ -59,10 +59,15 @@ def test_a_line_mends_a_bias_that_no_factor_does() -> None:
     assert none["coverage90_spread"] < 0.2
 
 
-def test_doubt_that_timed_regions_confirm_finds_the_errors() -> None:
+def test_errors_are_found_by_seconds_or_by_doubt() -> None:
+    y = np.array([1.0, 2.0, 3.0] * 2)
+    p = y + np.array([0.5, 0.0, 0.1] * 2)
+    programs = np.array(["a"] * 3 + ["b"] * 3)
+    assert unseen.covered(p, y, p, programs) == pytest.approx(0.1 / 0.6)
+    assert unseen.covered(p, y, np.abs(p - y), programs) == pytest.approx(0.5 / 0.6)
     scores = unseen.judged(*kind(), "none")
-    assert scores["covered_by_doubt"] > scores["covered_by_seconds"]
-    assert scores["covered_by_doubt"] <= scores["covered_at_most"] <= 1.0
+    assert scores["covered_by_seconds"] <= scores["covered_at_most"] <= 1.0
+    assert scores["covered_by_spread"] > scores["covered_by_seconds"], "the members know which are off"
 
 
 def test_a_choice_costs_what_the_other_backend_would_have_saved() -> None:

@@ -148,7 +148,7 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
             for k, (trace, seconds, _, *again) in enumerate(record["points"]):
                 rows = stages.stage_rows(apply(program, trace), record["threads"], cpu, weights)
                 arrays.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
-    return _as_arrays(arrays, records[0]["header"] | {"fma_s": fma_s})
+    return as_arrays(arrays, records[0]["header"] | {"fma_s": fma_s})
 
 
 def _known(records: Sequence[Mapping[str, Any]]) -> bool:
@@ -187,7 +187,7 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
                     facts = 2 * number + k, record["family"], record["program"], False, True, weights > 0
                     rows = stages.stage_rows(scheduled, threads, cpu, weights)
                     arrays.append((rows, (record[name], record.get(f"{name}_again", np.nan), *facts)))
-    return _as_arrays(arrays, records[0]["header"])
+    return as_arrays(arrays, records[0]["header"])
 
 
 def fma_s_of(header: Mapping[str, Any]) -> float:
@@ -203,7 +203,8 @@ def _kind(header: Mapping[str, Any]) -> tuple[Any, ...] | None:
     return None if machine is None else (machine.features, machine.caches_bytes)
 
 
-def _as_arrays(found: Sequence[tuple[np.ndarray, tuple[Any, ...]]], header: dict[str, Any]) -> ScheduleLabels:
+def as_arrays(found: Sequence[tuple[np.ndarray, tuple[Any, ...]]], header: dict[str, Any]) -> ScheduleLabels:
+    """Labels of rows, each with the other entries of `ScheduleLabels` in their order."""
     columns = zip(*[values for _, values in found], strict=True)
     return ScheduleLabels([r for r, _ in found], *[np.array(list(c)) for c in columns], header=header)
 

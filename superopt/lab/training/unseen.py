@@ -26,7 +26,7 @@ from costmodel.features import stages
 from costmodel.model import learned_file
 from costmodel.model.kept import TimedKernel
 from costmodel.model.learned import Predicted, predict
-from costmodel.model.measured import Line, fitted_doubt, fitted_line
+from costmodel.model.measured import Line, deviation, fitted_line
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.defaults import default_trace
@@ -122,13 +122,11 @@ def _rows(header: dict[str, Any], labels: Sequence[KernelLabel]) -> ScheduleLabe
         for label in labels:
             program = from_graph(label.graph.outputs, name="kernel")
             rows.append(stages.stage_rows(apply(program, default_trace(program, threads=threads)), threads, cpu))
-    count = len(labels)
-    return ScheduleLabels(
-        rows, np.array([x.seconds for x in labels]),
-        np.array([np.nan if x.again_s is None else x.again_s for x in labels]), np.arange(count),
-        np.array([x.family for x in labels]), np.array([x.program for x in labels]),
-        np.zeros(count, bool), np.ones(count, bool), np.zeros(count, bool), header=header | {"fma_s": fma_s},
-    )  # fmt: skip
+    facts = [
+        (x.seconds, np.nan if x.again_s is None else x.again_s, i, x.family, x.program, False, True, False)
+        for i, x in enumerate(labels)
+    ]
+    return staged.as_arrays(list(zip(rows, facts, strict=True)), header | {"fma_s": fma_s})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +198,7 @@ def _logs(predicted: Predicted) -> np.ndarray:
 
 
 def _timed(kind: KindOfProcessor, priced: UnseenPrices, at: np.ndarray) -> list[TimedKernel]:
-    return [TimedKernel("", float(priced.seconds[i]), float(priced.spread[i]), float(kind.rows.seconds[i])) for i in at]
+    return [TimedKernel("", float(priced.seconds[i]), float(kind.rows.seconds[i])) for i in at]
 
 
 def _as_predicted(_: Sequence[TimedKernel]) -> Line:
@@ -221,34 +219,33 @@ def judged(kind: KindOfProcessor, priced: UnseenPrices, correction: str) -> dict
     """Figures of a model on a kind that it has no labels of, after so many timed regions of other families.
 
     Means over draws of these regions: Kendall's tau within programs, the median error of all and from `LONG_S` on, how
-    often the time is within the interval that nine in ten of the timed regions keep (each left out of its own line),
-    and the share of a program's error that timing a third of its kernels covers, chosen by seconds, or by seconds
-    times the uncertainty that the timed regions show.
+    often the time is within the interval that nine in ten of the timed regions keep, each left out of its own line.
+    Then the share of the error that is on a third of each program's kernels, those of the most seconds, or of the most
+    seconds times the spread of the members.
     """
     correct, own = CORRECTIONS[correction], np.arange(len(kind.labels))
     fold, y, programs = folds_of(kind.rows.families), kind.rows.seconds, kind.rows.programs
     rows: list[dict[str, float]] = []
     for draw in range(DRAWS):
         rng = np.random.default_rng(draw)
-        p, deviation = np.full((2, len(y)), np.nan)
+        p, interval = np.full((2, len(y)), np.nan)
         for number in range(FOLDS):
             test, others = own[fold[own] == number], own[fold[own] != number]
             some = rng.choice(others, min(TIMED, len(others)), replace=False)
             timed = _timed(kind, priced, some)
-            line, doubt = correct(timed), fitted_doubt(timed, correct)
-            assert doubt is not None
+            line, around = correct(timed), deviation(timed, correct)
+            assert around is not None
             p[test] = line.seconds(priced.seconds[test])
-            deviation[test] = doubt.of(priced.spread[test])
+            interval[test] = NORMAL * around
         error = np.abs(p[own] / y[own] - 1)
         inside = np.abs(np.log(p[own] / y[own]))
         rows.append({
             "tau": _tau(p[own], y[own], programs[own]),
             "error": float(np.median(error[y[own] >= LONG_S])), "error_all": float(np.median(error)),
-            f"coverage{100 * HELD:.0f}": float((inside <= NORMAL * deviation[own]).mean()),
+            f"coverage{100 * HELD:.0f}": float((inside <= interval[own]).mean()),
             f"coverage{100 * HELD:.0f}_spread": float((inside <= NORMAL * priced.spread[own]).mean()),
             "covered_by_seconds": covered(p[own], y[own], p[own], programs[own]),
             "covered_by_spread": covered(p[own], y[own], p[own] * priced.spread[own], programs[own]),
-            "covered_by_doubt": covered(p[own], y[own], p[own] * deviation[own], programs[own]),
             "covered_at_most": covered(p[own], y[own], np.abs(p[own] - y[own]), programs[own]),
         })  # fmt: skip
     return {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
@@ -278,7 +275,7 @@ def covered(p: np.ndarray, y: np.ndarray, score: np.ndarray, programs: np.ndarra
 
 
 def pick_regret(kind: KindOfProcessor, own_s: np.ndarray, xla_s: np.ndarray) -> dict[str, float]:
-    """What own-or-XLA costs over the best choice, as predicted and where all is ours; empty without times of XLA."""
+    """Cost of own-or-XLA over the best choice, as predicted and where all is ours; empty without times of XLA."""
     at = np.flatnonzero(~np.isnan(kind.xla_s))
     if not len(at):
         return {}
@@ -317,7 +314,7 @@ def _on_line(kind: KindOfProcessor, priced: UnseenPrices, measured_s: np.ndarray
     for number in range(FOLDS):
         others = np.flatnonzero((fold != number) & ~np.isnan(measured_s))
         some = rng.choice(others, min(TIMED, len(others)), replace=False)
-        line = fitted_line([TimedKernel("", float(priced.seconds[i]), 0.0, float(measured_s[i])) for i in some])
+        line = fitted_line([TimedKernel("", float(priced.seconds[i]), float(measured_s[i])) for i in some])
         seconds[fold == number] = line.seconds(seconds[fold == number])
     return seconds
 
@@ -346,7 +343,7 @@ def summary(by_kind: Mapping[str, Any]) -> dict[str, float]:
 
 _SHOWN = (
     "tau", "error", "error_all", "coverage90", "coverage90_spread", "covered_by_seconds", "covered_by_spread",
-    "covered_by_doubt",
+    
     "covered_at_most", "pick_regret", "pick_regret_ours", "program_error", "program_error_timed",
 )  # fmt: skip
 
