@@ -93,6 +93,12 @@ def test_whole_programs_are_predicted_by_the_prices_of_their_kernels() -> None:
     assert unseen.program_error(replace(some, whole_s={}), seconds) == {}
 
 
+def test_timed_kernels_of_a_program_and_kept_ones_correct_the_rest_of_it() -> None:
+    told = unseen.replayed(*kind(fixed_s=1e-5, rate=1.5))
+    assert told["rest_kept_error"] < told["rest_first_error"] < told["rest_error"]
+    assert told["rest_kept_tau"] >= told["rest_tau"] - 0.02
+
+
 def test_an_evaluation_leaves_each_kind_out_and_has_the_figures_of_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     some, priced = kind()
     every = [some, replace(some, name="another")]

@@ -26,7 +26,8 @@ from costmodel.features import stages
 from costmodel.model import learned_file
 from costmodel.model.kept import TimedKernel
 from costmodel.model.learned import Predicted, predict
-from costmodel.model.measured import Line, deviation, fitted_line
+from costmodel.model.measured import Correction, Line, deviation, fitted_line
+from costmodel.model.measured import kind as kind_of
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.defaults import default_trace
@@ -50,6 +51,7 @@ MOST = 2_400  # regions of a kind: as many as the kind of the programs has, so t
 FOLDS = 2  # halves of the families
 TIMED, DRAWS = 20, 8  # regions of our own that fifteen seconds time, kernels made; and draws of them
 SEARCHED = "graph"  # the model of the search
+KEPT = 60  # kernels of earlier calls: one call of a minute times as many or more
 HELD, NORMAL = 0.9, 1.645  # share that an interval is to hold, and its half width in standard deviations
 
 
@@ -274,6 +276,39 @@ def covered(p: np.ndarray, y: np.ndarray, score: np.ndarray, programs: np.ndarra
     return picked / total if total else 0.0
 
 
+def replayed(kind: KindOfProcessor, priced: UnseenPrices) -> dict[str, float]:
+    """Median error from `LONG_S` on, and tau, of the rest of each program's kernels once the longest third is timed.
+
+    `rest` is as predicted, `rest_first` corrected by those kernels, and `rest_kept` also by `KEPT` kernels of other
+    families that earlier calls timed.
+    """
+    fold, y, x = folds_of(kind.rows.families), kind.rows.seconds, priced.seconds
+    kinds_ = [kind_of(label.graph) for label in kind.labels]
+    every = [TimedKernel(name, float(p), float(s)) for name, p, s in zip(kinds_, x, y, strict=True)]
+    rng = np.random.default_rng(0)
+    drawn = [np.flatnonzero(fold != number) for number in range(FOLDS)]
+    kept = [[every[i] for i in rng.choice(some, min(KEPT, len(some)), replace=False)] for some in drawn]
+    errors, taus = dict[str, list[float]](), dict[str, list[float]]()
+    for at in _of_each(kind.rows.programs):
+        order = at[np.argsort(-x[at])]
+        first = math.ceil(len(at) / 3)
+        timed, rest = [every[i] for i in order[:first]], order[first:]
+        corrections = {
+            "rest": Correction((), ()), "rest_first": Correction(timed, ()),
+            "rest_kept": Correction(timed, kept[fold[at[0]]]),
+        }  # fmt: skip
+        for name, correction in corrections.items():
+            told = correction.seconds(x[rest], [kinds_[i] for i in rest])
+            long = y[rest] >= LONG_S
+            errors.setdefault(name, []).extend(np.abs(told / y[rest] - 1)[long].tolist())
+            tau = clear_tau(told, y[rest])
+            taus.setdefault(name, []).extend([] if tau is None else [tau])
+    return {
+        **{f"{name}_error": round(float(np.median(values or [0.0])), 4) for name, values in errors.items()},
+        **{f"{name}_tau": round(float(np.mean(values or [0.0])), 4) for name, values in taus.items()},
+    }
+
+
 def pick_regret(kind: KindOfProcessor, own_s: np.ndarray, xla_s: np.ndarray) -> dict[str, float]:
     """Cost of own-or-XLA over the best choice, as predicted and where all is ours; empty without times of XLA."""
     at = np.flatnonzero(~np.isnan(kind.xla_s))
@@ -343,8 +378,8 @@ def summary(by_kind: Mapping[str, Any]) -> dict[str, float]:
 
 _SHOWN = (
     "tau", "error", "error_all", "coverage90", "coverage90_spread", "covered_by_seconds", "covered_by_spread",
-    
-    "covered_at_most", "pick_regret", "pick_regret_ours", "program_error", "program_error_timed",
+    "covered_at_most", "rest_error", "rest_first_error", "rest_kept_error", "rest_tau", "rest_kept_tau", "pick_regret",
+    "pick_regret_ours", "program_error", "program_error_timed",
 )  # fmt: skip
 
 
@@ -376,7 +411,7 @@ def evaluate(say: Say, every: Sequence[KindOfProcessor] | None = None) -> dict[s
         for name, one in priced.items():
             rows[name] = {correction: judged(kind, one, correction) for correction in CORRECTIONS}
             own_s, xla_s = _on_line(kind, one, kind.rows.seconds), _on_line(kind, xla, kind.xla_s)
-            rows[name]["line"] |= pick_regret(kind, own_s, xla_s) | program_error(kind, own_s)
+            rows[name]["line"] |= pick_regret(kind, own_s, xla_s) | program_error(kind, own_s) | replayed(kind, one)
             say(f"{kind.name}, {name}: {rows[name]['line']}")
         facts = {"regions": len(kind.labels), "fma_s": kind.rows.header["fma_s"]}
         by_kind[kind.name] = {"models": rows, "second_visits": second_visits(kind), **facts}
