@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,7 +28,7 @@ class Sized:
     name, version = "sized", "sized 1"
 
     def price(self, kernels: Sequence[Graph]) -> np.ndarray:
-        return np.array([1e-9 * sum(float(np.prod(x.shape)) for x in kernel.inputs) for kernel in kernels])
+        return np.array([1e-9 * sum(math.prod(map(int, x.shape)) for x in kernel.inputs) for kernel in kernels])
 
 
 def pointwise(size: int, op: str = "exp") -> Graph:
@@ -61,7 +62,9 @@ def test_kernels_of_another_machine_another_model_or_a_damaged_row_are_not_recal
     with Store(memory=True) as store:
         kept.keep(store, learned([1000]).labels())
         ((key, row),) = store.items("measurements")
-        assert kept.recall(store) == {"sized 1": (TimedKernel("loop", pytest.approx(1e-6), pytest.approx(7e-6)),)}
+        ((label,),) = kept.recall(store).values()
+        assert label.kind == "loop"
+        assert (label.predicted_s, label.seconds) == pytest.approx((1e-6, 7e-6))
         for damage in (
             {"seconds": -1.0},
             {"seconds": "1"},
