@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ from costmodel.model.kept import TimedKernel
 from costmodel.model.measured import Correction, Line, deviation, fitted_line
 from rewrites.build.expander import library_expander
 from superopt.ir.graph import Graph, make_input, mk
+from superopt.ir.program import type_bytes
 from superopt.ir.text import print_graph
 from superopt.machine import facts
 from superopt.measure.kernels import XLA
@@ -28,7 +28,7 @@ class Sized:
     name, version = "sized", "sized 1"
 
     def price(self, kernels: Sequence[Graph]) -> np.ndarray:
-        return np.array([1e-9 * sum(math.prod(map(int, x.shape)) for x in kernel.inputs) for kernel in kernels])
+        return np.array([1e-9 * sum(type_bytes(x.type) for x in kernel.inputs) / 4 for kernel in kernels])
 
 
 def pointwise(size: int, op: str = "exp") -> Graph:

@@ -220,10 +220,10 @@ CORRECTIONS: Mapping[str, Callable[[Sequence[TimedKernel]], Line]] = {
 def judged(kind: KindOfProcessor, priced: UnseenPrices, correction: str) -> dict[str, float]:
     """Figures of a model on a kind that it has no labels of, after so many timed regions of other families.
 
-    Means over draws of these regions: Kendall's tau within programs, the median error of all and from `LONG_S` on, how
-    often the time is within the interval that nine in ten of the timed regions keep, each left out of its own line.
-    Then the share of the error that is on a third of each program's kernels, those of the most seconds, or of the most
-    seconds times the spread of the members.
+    Means over draws of these regions: Kendall's tau within programs, and the median error of all and from `LONG_S` on.
+    Coverage is how often the time is within the interval that nine in ten of the timed regions keep.  The share of the
+    error is that on a third of each program's kernels: those of the most seconds, or of the most seconds times the
+    spread of the members.
     """
     correct, own = CORRECTIONS[correction], np.arange(len(kind.labels))
     fold, y, programs = folds_of(kind.rows.families), kind.rows.seconds, kind.rows.programs
