@@ -13,7 +13,7 @@ added.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from costmodel.arrays import KernelMask, PerKernel
 from costmodel.model.boundary import NOTHING, Boundary
+from costmodel.model.kept import NONE_EARLIER, EarlierKernels, TimedKernel
 from costmodel.model.measured import Measured
 from costmodel.model.objective import Objective, outside_of, uncertainty_of
 from rewrites.build.expander import Expand, expand_graph
@@ -110,10 +111,10 @@ class Own:
         model: prices regions.
     """
 
-    def __init__(self, backend: Priced, expand: Expand, cold: bool) -> None:
+    def __init__(self, backend: Priced, expand: Expand, cold: bool, earlier: EarlierKernels) -> None:
         self.backend, self.boundary = backend, backend.boundary
         base = FromMemory(backend, self.boundary.cold_s) if cold else backend
-        self.model, self._expand = Measured(base, expand), expand
+        self.model, self._expand = Measured(base, expand, earlier.get(base.version, ())), expand
         self._parts: dict[Node, Mapping[Graph, int] | None] = {}  # each round of a search asks for the same kernels
 
     def parts(self, kernel: Graph) -> Mapping[Graph, int] | None:
@@ -138,11 +139,19 @@ class Joint:
         models: the model that prices a kernel or region, by the name of the backend.
     """
 
-    def __init__(self, base: Objective, expand: Expand, own: Priced | None = None, weights: int = 0) -> None:
-        """Make an objective for a program with `weights` bytes of frozen operands."""
+    def __init__(
+        self,
+        base: Objective,
+        expand: Expand,
+        own: Priced | None = None,
+        weights: int = 0,
+        earlier: EarlierKernels = NONE_EARLIER,
+    ) -> None:
+        """Make an objective for a program with `weights` bytes of frozen operands, on a machine that timed before."""
         cold = own is not None and beyond_caches(weights)
-        self.xla = Measured(FromMemory(base, own.boundary.cold_xla_s) if own and cold else base, expand)
-        self.own = None if own is None else Own(own, expand, cold)
+        by_xla = FromMemory(base, own.boundary.cold_xla_s) if own and cold else base
+        self.xla = Measured(by_xla, expand, earlier.get(by_xla.version, ()))
+        self.own = None if own is None else Own(own, expand, cold, earlier)
         self.models: dict[str, Measured] = {XLA: self.xla}
         self._region_s: dict[Node, float] = {}  # of regions, until the next timings
         self.name, self.version = base.name, base.version
@@ -283,6 +292,10 @@ class Joint:
             ]
             if some:
                 model.learn([kernel for kernel, _ in some], [s for _, s in some])
+
+    def labels(self) -> Mapping[str, Iterator[tuple[Graph, TimedKernel]]]:
+        """Return the kernels that were timed, by version of the model that priced them."""
+        return {model.version: model.labels() for model in self.models.values()}
 
     def refuse(self, job: KernelJob) -> None:
         """Record that our kernel of a job cannot be built, so that the backend is not asked for it again.

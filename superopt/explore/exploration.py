@@ -95,7 +95,7 @@ def _begun(imported: Graph, rules: Sequence[Rule], request: Request, progress: C
     if bodies.interrupted:
         request = request.within(request.deadline.at_most(0.0))
     expand = library_expander(rules)
-    model = Joint(request.objective, expand, request.own, frozen_bytes(graph))
+    model = Joint(request.objective, expand, request.own, frozen_bytes(graph), request.earlier)
     eg = import_into(ProvingEGraph(exact=request.exact), graph)
     return Begun(imported, graph, loops, bodies, expand, _Exploring(eg, rules, request, model, progress))
 

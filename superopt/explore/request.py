@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from costmodel.model.kept import EarlierKernels, TimedKernel
 from costmodel.model.objective import Objective, Roofline
 from costmodel.model.weights_file import uncalibrated
 from rewrites.language.term import Rule
@@ -19,6 +20,7 @@ class Request:
         deadline: when the call or the stage ends, or the steps of its search.
         objective: the performance model of kernels that XLA computes.
         own: the backend of our kernels as the search prices it; None where the search prices none.
+        earlier: kernels that other calls timed on this machine, by which prices are corrected.
         kernels_by: name of the backend that makes kernels, priced or not; empty where none are made.
         seed: seed of the search, of random inputs and of the timing order.
         numerics: class of rules that may be used: `exact`, `real` or `range`.
@@ -32,6 +34,7 @@ class Request:
     deadline: Deadline
     objective: Objective = field(default_factory=lambda: Roofline(uncalibrated(), "uncalibrated"))
     own: Backend | None = None
+    earlier: EarlierKernels = field(default_factory=dict[str, tuple[TimedKernel, ...]])
     kernels_by: str = ""
     seed: int = 0
     numerics: str = "real"

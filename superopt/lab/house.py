@@ -142,7 +142,7 @@ LIMITS = {
     "op_lists": 4,
     "long_signatures": 1,
     "long_calls": 0,
-    "constants": 255,
+    "constants": 260,
     "unexplained": 0,
     "unnamed": 87,
     "clocks": 0,

@@ -52,7 +52,7 @@ def measured() -> Rates:
 def measure_again() -> Rates:
     """Measure the rates of this processor, and keep them for all processes."""
     measured.cache_clear()
-    rates = _measure()
+    rates = now()
     path = _path()
     jit.write_beside(path, sealed(path, json.dumps(asdict(rates)).encode()))
     return rates
@@ -74,7 +74,8 @@ def _kept(path: Path) -> Rates | None:
     return rates if all(0 < getattr(rates, f.name) < math.inf for f in fields(Rates)) else None
 
 
-def _measure() -> Rates:
+def now() -> Rates:
+    """Measure the rates at which this processor runs code for `host()`, and keep nothing."""
     caches = dict(own().caches_bytes)
     l2, last = caches.get("L2", 512 << 10), max(caches.values(), default=8 << 20)
     hertz = _PRODUCT * _PRODUCTS / _least_s(_products())

@@ -6,6 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
+from costmodel.model.kept import keep
 from superopt.backends.xla import XlaExecutable, build
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.evidence import Measurement
@@ -49,6 +50,8 @@ def finished(session: Session, state: RunState, name: str, key: str) -> Optimize
     if _is_kept(session, state, choice):
         store, left_out, noisy = session.store, state.proved.unproved, choice.noisy
         fallback.around("the entry in the store", lambda: remember(store, key, result, left_out, in_doubt=noisy), None)
+    if (archive := session.store) is not None and (explored := state.found) is not None:
+        fallback.around("the timed kernels in the store", lambda: keep(archive, explored.model.labels()), None)
     result.report = replace(report, lost=dict(fallback.lost), notes=(*report.notes, *fallback.notes))
     return result
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ov
 import jax
 import numpy as np
 
+from costmodel.model import kept
 from costmodel.model.joint import Joint
 from costmodel.model.load import load_objective
 from costmodel.model.objective import Objective
@@ -203,7 +204,7 @@ def optimize(
                     request.objective,
                     let=FIRST,
                 )  # fmt: skip
-                request = replace(request, objective=objective, own=own)
+                request = replace(request, objective=objective, own=own, earlier=_earlier(archive, request, fallback))
             key = fallback.around(
                 "the key of the call in the store", lambda: run_key(asked, request, limits), "", let=FIRST
             )
@@ -314,7 +315,14 @@ def _prices(request: Request, imported: Imported) -> Joint | None:
     """The shipped models' prices of regions, before anything is timed; None where our kernels are not priced."""
     if request.own is None:
         return None
-    return Joint(request.objective, lambda node: node, request.own, frozen_bytes(imported.graph))
+    return Joint(request.objective, lambda node: node, request.own, frozen_bytes(imported.graph), request.earlier)
+
+
+def _earlier(archive: Store | None, request: Request, fallback: Fallback) -> kept.EarlierKernels:
+    """Kernels that earlier calls timed on this machine; none where the models alone decide."""
+    if archive is None or request.deterministic:
+        return kept.NONE_EARLIER
+    return fallback.around("kernels timed before", lambda: kept.recall(archive), kept.NONE_EARLIER, let=FIRST)
 
 
 def _import(

@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import superopt
-from costmodel.model.load import load_objective
+from costmodel.model.kept import EarlierKernels
+from costmodel.model.load import load_native, load_objective
 from superopt.backends import mixed, native
 from superopt.backends.mixed import MixedExecutable
 from superopt.backends.native import Native
@@ -43,7 +44,7 @@ from superopt.make.plain import KernelMaker, in_regions, own_form
 from superopt.make.trials import TrialPool
 from superopt.measure import Comparison, Timing
 from superopt.measure.kernels import XLA
-from superopt.pipeline import contesting
+from superopt.pipeline import contesting, exploring
 from superopt.report.data import Report, read_report
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import recall, remember
@@ -118,6 +119,24 @@ def test_no_kernels_where_none_are_asked_for_and_none_can_be_chosen(
     options: dict[str, Any] = {"budget": "5steps", "store": False, "rules": (), "objective": load_objective(None)}
     fast = superopt.optimize(jnp.tanh, np.ones((8, 8), np.float32), **(options | extra))
     assert fast.kernels == ()
+
+
+def test_timed_kernels_are_kept_and_correct_the_prices_of_the_next_call(tmp_path: Path) -> None:
+    given: list[EarlierKernels] = []
+
+    def explored(*args: Any, **options: Any) -> Exploration:
+        given.append(args[2].earlier)
+        return explore(*args, **options)
+
+    store, x = tmp_path / "store.sqlite", np.ones((64, 96), np.float32)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(exploring, "explore", explored)
+        for seed in (0, 1):
+            superopt.optimize(lambda x: jnp.tanh(x @ x.T), x, budget="5steps", store=store, rules=(), seed=seed)
+    assert given[0] == {}
+    timed = given[1][cast("Any", load_native()).version]
+    assert "dot" in {label.kind for label in timed}
+    assert all(label.seconds > 0 for label in timed)
 
 
 def test_regions_that_xla_computes_faster_are_left_to_it(found: tuple[Imported, Exploration]) -> None:

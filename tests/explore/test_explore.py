@@ -63,29 +63,27 @@ def test_timed_kernels_are_known_and_correct_their_kind() -> None:
     timed, other = product(8, 8, 8), product(16, 16, 16)
     x = make_input("x", (4, 4))
     loop = Graph((x,), (mk("exp", x),))
-    objective.learn([timed], [8e-6])
+    objective.learn([loop, timed], [1e-6, 4e-6])
     assert timed in objective
     assert kind(timed) == kind(other) == "dot"
     seconds = objective.price([timed, other, loop])
-    assert seconds[0] == 8e-6
-    assert seconds[1] == pytest.approx(1e-6 * 8 ** (1 / 3 + 2 / 27)), "one timing moves its kind by a third and more"
-    assert seconds[2] == pytest.approx(1e-6 * 8 ** (1 / 9)), "and all others by a ninth"
+    assert (seconds[0], seconds[2]) == (4e-6, 1e-6)
+    tanh = Graph((x,), (mk("tanh", x),))
+    assert 4e-6 > seconds[1] > 1.3 * objective.price([tanh])[0], "a timing tells of its kind more than of others"
     for size in range(20, 60):
         objective.learn([product(size, 8, 8)], [1.0])
     assert objective.factors()["dot"] == pytest.approx(4.0), "corrections are bounded"
 
 
-def test_what_all_kinds_have_in_common_corrects_those_that_were_not_timed() -> None:
+def test_what_all_kernels_have_in_common_corrects_kinds_that_were_not_timed() -> None:
     objective = Measured(Flat(), library_expander(()))
-    x, w = make_input("x", (4, 4)), make_input("w", (4, 4), frozen=True)
+    x = make_input("x", (4, 4))
     loops = [Graph((x,), (mk(op, x),)) for op in ("exp", "log", "sqrt", "tanh")]
     sums = [Graph((x,), (mk("reduce_sum", x, axes=(axis,)),)) for axis in (0, 1)]
     moves = [Graph((x,), (mk("transpose", x, permutation=(1, 0)),))]
     objective.learn([*loops, *sums, *moves], [1.6e-6] * 7)
     slower = float(objective.price([product(8, 8, 8)])[0]) / 1e-6
-    assert 1.15 < slower < 1.6, "a machine that is slower at all is expected to be slower at products"
-    objective.learn([Graph((x, w), (mk("concatenate", x, w, dimension=0),))], [1.6e-6])
-    assert float(objective.price([product(8, 8, 8)])[0]) / 1e-6 > slower
+    assert 1.4 < slower < 1.6, "a machine that is slower at all is expected to be slower at products"
 
 
 def test_a_kernel_that_is_timed_again_corrects_its_kind_by_the_last_time_alone() -> None:

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from superopt.kernels.llvm import jit
-from superopt.kernels.llvm.cpu import Cpu, cpu_of, host, restricted, supported
+from superopt.kernels.llvm.cpu import Cpu, cpu_of, host, restricted, supported, without_avx512
 from superopt.kernels.llvm.module import Module
 from superopt.kernels.llvm.types import constant_mask, lanes_of, literal, mangled, splat, type_of
 from superopt.kernels.runtime.kernel import build
+from superopt.machine.facts import own, taken
 from tests.support.kernels_code import reversed_twice
 
 pytestmark = pytest.mark.skipif(not supported(), reason="no code is generated for this processor")
@@ -169,6 +170,14 @@ def test_max_and_min_of_floats_keep_nan(tmp_path: Path) -> None:
 
 
 # ---- processors
+
+
+def test_a_machine_without_avx512_is_the_same_processor_restricted() -> None:
+    whole = host()
+    with taken(without_avx512(own())):
+        assert host() == restricted(whole, 256)
+    with taken(replace(own(), cpu="another", features=("avx2", "f16c", "fma"))):
+        assert (host().name, host().vector_bits) == ("another", 256), "LLVM knows this one alone"
 
 
 def test_a_restricted_processor_has_narrow_vectors(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from costmodel.model.load import load_objective
+from costmodel.model.measured import Correction
 from superopt.backends.native import Native
 from superopt.candidates.candidate import Candidate
 from superopt.certify.library import proved_library
@@ -143,7 +144,8 @@ def test_shares_outside_of_the_training_and_errors_of_timed_kernels(found: Explo
     finally:
         model.base = base
         model.seconds.clear()
-        model._logs.clear()
+        model._timed.clear()
+        model._correction = Correction((), ())
     assert figures["kernels_timed"] == 1
     assert figures["median_error"] == pytest.approx(2.0, rel=1e-3)
     outside = sum(k.ms for k in uses if k.outside) / sum(k.ms for k in uses)

@@ -67,7 +67,7 @@ def _cpu(facts: Machine) -> Cpu:
     if not facts.system.endswith(("x86_64", "AMD64")):
         return Cpu(facts.system, (), 0, 0, vnni=False, bf16=False, l1=0, l2=0, l3=0)
     name, features = facts.cpu, [f"+{f.replace('_', '')}" for f in facts.features]
-    if facts == own():
+    if facts in (own(), without_avx512(own())):
         import llvmlite.binding as llvm  # late: loads LLVM
 
         name, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten().split(",")
@@ -83,7 +83,12 @@ def _cpu(facts: Machine) -> Cpu:
         l2=caches.get("L2", 512 << 10),
         l3=caches.get("L3", 0),
     )
-    return cpu_of(cpu)
+    return restricted(cpu, 256) if facts == without_avx512(own()) else cpu_of(cpu)
+
+
+def without_avx512(facts: Machine) -> Machine:
+    """Return the machine without the vector extensions that are wider than AVX2."""
+    return replace(facts, features=tuple(f for f in facts.features if not f.startswith(_WIDE)))
 
 
 def cpu_of(cpu: Cpu) -> Cpu:

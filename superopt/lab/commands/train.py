@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from superopt.lab.training.fitting import (
     update_document,
 )
 from superopt.lab.training.publish import export
+from superopt.lab.training.regions import avx2 as restricted
 from superopt.lab.training.regions import collect as time_regions
 from superopt.lab.training.schedules import collect as time_schedules
+from superopt.lab.training.unseen import evaluate as evaluate_unseen
 from superopt.lab.training.whole import collect as time_programs
 from superopt.machine.budget import parse_budget
 from superopt.measure.kernels import XLA
@@ -74,12 +77,16 @@ def collect(out: Path, budget: str, jobs: int, visit_only: bool, address: str | 
 
 
 @train.command()
+@click.option("--kind", default="", help="Name of a further kind of processor: the file has its labels alone.")
+@click.option("--avx2", is_flag=True, help="As on this processor without AVX-512, our kernels and XLA's.")
 @RAY
 @_slice
-def regions(out: Path, budget: str, address: str | None, as_json: bool) -> None:
+def regions(out: Path, budget: str, kind: str, avx2: bool, address: str | None, as_json: bool) -> None:
     """Time regions as kernels of our own and by XLA; resumes where the file ends."""
-    with executor_at(address) as executor:
-        _print(time_regions(out, _seconds(budget), _say, executor), as_json)
+    if avx2 and (not kind or address):
+        raise UsageError("without AVX-512 this is another kind of processor", hint="name it with --kind, without --ray")
+    with restricted() if avx2 else nullcontext(), executor_at(address) as executor:
+        _print(time_regions(out, _seconds(budget), _say, executor, kind), as_json)
 
 
 @train.command()
@@ -134,6 +141,7 @@ def fit(
 @click.option("--backend", type=click.Choice(LABELS), default=XLA, show_default=True, help="Whose labels.")
 @click.option("--document", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Update its table.")
 @click.option("--model", metavar="FILE.py:NAME", help="Judge NAME() instead: fit(train), seconds(test).")
+@click.option("--unseen", is_flag=True, help="On each kind of processor, by models of the labels of all others.")
 @JSON
 def evaluate(
     data: Path | None,
@@ -148,7 +156,9 @@ def evaluate(
     """Accuracy on held-out programs and families beside the roofline fitted alike, and scoring speed."""
     seconds = parse_budget(effort["budget"]).seconds or math.inf
     chosen = None if families is None else families.split(",")
-    if model is not None:
+    if effort["unseen"]:
+        result = evaluate_unseen(_say)
+    elif model is not None:
         if backend == SCHEDULES:
             raise UsageError("schedules are for models of their own", hint=f"--backend {XLA} or {NATIVE}")
         hint = "NAME() gives an object with fit(train) and seconds(test)"

@@ -9,16 +9,21 @@
 The sources of regions take turns, each with its own in a fixed shuffled order.  So the first slices have all rules in
 them, and a longer one is a sample of all; an interrupted run resumes where it was.  Some chunks of each run are timed a
 second time at its end, for the noise floor.
+
+A further kind of processor has a file of its own.  It takes the regions of programs' own forms in the first file,
+program by program, so that the order within programs can be judged (`superopt.lab.training.unseen`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +36,7 @@ from superopt.ir.program import frozen_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.specs import NATIVE
+from superopt.kernels.llvm.cpu import without_avx512
 from superopt.lab import Say
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import TIMER_LIMITS, LabelFile, Row, label_of
@@ -39,7 +45,7 @@ from superopt.lab.training.rewritten import forms
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
 from superopt.machine import facts as machine
 from superopt.make.plain import in_regions, own_form
-from superopt.measure import KernelTiming, time_kernels
+from superopt.measure import KernelTiming, rates, time_kernels
 from superopt.measure.kernels import XLA, KernelSettings, copies
 from superopt.workshop.job import Failure, JobWorker
 from superopt.workshop.scheduler import LOCAL, Executor, Workers
@@ -49,24 +55,29 @@ FOOTPRINT = 128 << 20  # frozen operands that calls take turns with: more than t
 LEAST_FROZEN = 64 << 10  # bytes of frozen operands from which a region is timed cold, too
 CHUNK = 8
 AGAIN_EVERY = 20
+KIND_AGAIN_EVERY = 3  # of a further kind, which has fewer
 WRITE_EVERY_S = 30.0
 SHIPPED = corpus.SHIPPED.with_name("regions.jsonl.gz")
+_FOR_GOOD = contextlib.ExitStack()  # of a worker, for as long as it runs
 
 
-def collect(out: Path, budget_s: float, say: Say, executor: Executor = LOCAL) -> dict[str, Any]:
+def collect(out: Path, budget_s: float, say: Say, executor: Executor = LOCAL, kind: str = "") -> dict[str, Any]:
     """Time regions that are not in the file yet until the budget ends; return figures of the file.
 
-    A worker of each host of the executor times.  Chunks whose worker is lost are left to the next run.
+    A worker of each host of the executor times.  Chunks whose worker is lost are left to the next run.  With the name
+    of a kind of processor, the file is that of a further kind.
     """
     begin = time.monotonic()
-    regions = listed(out.with_name("listed.jsonl.gz"), say)
     labels = LabelFile.read(out)
     known = {row["key"] for row in labels.rows} | set(labels.failed)
-    order = in_turns(regions)
+    order = by_program(read_lines(SHIPPED)[1:]) if kind else in_turns(listed(out.with_name("listed.jsonl.gz"), say))
     left = [row for row in order if row["key"] not in known]
-    labels.stamp(footprint=FOOTPRINT)
+    of_kind = {"kind": kind, "rates": asdict(rates.now())} if kind else {}
+    labels.stamp(footprint=FOOTPRINT, **of_kind)
     end, written, again = begin + budget_s, time.monotonic(), list[Row]()
-    with Workers(1, executor).workshop(TIMER_LIMITS, inline=True) as workshop:
+    every = KIND_AGAIN_EVERY if kind else AGAIN_EVERY
+    loads = "" if machine.describe() == machine.own() else f"{__name__}:take_avx2"
+    with Workers(1, executor).workshop(TIMER_LIMITS, inline=True, loads=loads) as workshop:
         begun = itertools.takewhile(lambda _: time.monotonic() <= end, range(0, len(left), CHUNK))
         for first, rows in workshop.dialogues(
             "time", begun, lambda seat, first: timed(left[first : first + CHUNK], seat.worker)
@@ -79,7 +90,7 @@ def collect(out: Path, budget_s: float, say: Say, executor: Executor = LOCAL) ->
                     labels.failed[row["key"]] = one
                 else:
                     labels.rows.append(row | one)
-            if first // CHUNK % AGAIN_EVERY == 0:
+            if first // CHUNK % every == 0:
                 again += [row for row, one in zip(chunk, rows, strict=True) if not isinstance(one, str)]
             if time.monotonic() > written + WRITE_EVERY_S:
                 labels.write()
@@ -93,6 +104,35 @@ def collect(out: Path, budget_s: float, say: Say, executor: Executor = LOCAL) ->
                     at[row["key"]] |= {f"{k}_again": v for k, v in one.items() if k.endswith("_s")}
     labels.write()
     return summary(labels, len(order))
+
+
+@contextlib.contextmanager
+def avx2() -> Iterator[None]:
+    """Time as on this processor without AVX-512: our kernels, and those of XLA in processes that start inside."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa=AVX2".strip()
+    try:
+        with machine.taken(without_avx512(machine.own())):
+            yield
+    finally:
+        os.environ["XLA_FLAGS"] = flags
+
+
+def take_avx2() -> None:
+    """Make code for AVX2 from now on, in a worker."""
+    _FOR_GOOD.enter_context(machine.taken(without_avx512(machine.own())))
+
+
+def by_program(regions: Sequence[Row]) -> list[Row]:
+    """Regions of programs' own forms, those of a program together, programs in a fixed shuffled order."""
+    own = [{k: row[k] for k in ("family", "program", "key", "text", "rule") if k in row} for row in regions]
+    own = [row for row in own if not row.get("rule")]
+    return sorted(own, key=lambda row: place(row["program"], row["key"]))
+
+
+def place(program: str, key: str) -> tuple[bytes, str]:
+    """Place of a region in the order of `by_program`."""
+    return hashlib.sha256(program.encode()).digest(), key
 
 
 def in_turns(regions: Sequence[Row]) -> list[Row]:

@@ -148,7 +148,7 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
             for k, (trace, seconds, _, *again) in enumerate(record["points"]):
                 rows = stages.stage_rows(apply(program, trace), record["threads"], cpu, weights)
                 arrays.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
-    return _as_arrays(arrays, records[0]["header"] | {"fma_s": fma_s})
+    return as_arrays(arrays, records[0]["header"] | {"fma_s": fma_s})
 
 
 def _known(records: Sequence[Mapping[str, Any]]) -> bool:
@@ -175,8 +175,8 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
     records = read_lines(path)
     arrays: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
-        threads, kind = describe().cores, (describe().features, describe().caches_bytes)
-        cpu = _at(next((_fma_s(x) for x in map(read_lines, schedules.shipped()) if _kind(x) == kind), NOMINAL.fma_s))
+        threads = describe().cores
+        cpu = _at(fma_s_of(records[0]["header"]))
         for number, record in enumerate(records[1:]):
             graph = parse_graph(record["text"])
             program = from_graph(graph.outputs, name="kernel")
@@ -187,15 +187,24 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
                     facts = 2 * number + k, record["family"], record["program"], False, True, weights > 0
                     rows = stages.stage_rows(scheduled, threads, cpu, weights)
                     arrays.append((rows, (record[name], record.get(f"{name}_again", np.nan), *facts)))
-    return _as_arrays(arrays, records[0]["header"])
+    return as_arrays(arrays, records[0]["header"])
 
 
-def _kind(records: Sequence[Mapping[str, Any]]) -> tuple[Any, ...] | None:
-    machine = from_dict(records[0]["header"].get("machine"))
+def fma_s_of(header: Mapping[str, Any]) -> float:
+    """Seconds of a vector multiply-add on the machine of a file: as recorded there, or with schedules of its kind."""
+    if "rates" in header:
+        return float(header["rates"]["fma_s"])
+    files, kind = map(read_lines, schedules.shipped()), _kind(header)
+    return next((_fma_s(records) for records in files if _kind(records[0]["header"]) == kind), NOMINAL.fma_s)
+
+
+def _kind(header: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    machine = from_dict(header.get("machine"))
     return None if machine is None else (machine.features, machine.caches_bytes)
 
 
-def _as_arrays(found: Sequence[tuple[np.ndarray, tuple[Any, ...]]], header: dict[str, Any]) -> ScheduleLabels:
+def as_arrays(found: Sequence[tuple[np.ndarray, tuple[Any, ...]]], header: dict[str, Any]) -> ScheduleLabels:
+    """Labels of rows, each with the other entries of `ScheduleLabels` in their order."""
     columns = zip(*[values for _, values in found], strict=True)
     return ScheduleLabels([r for r, _ in found], *[np.array(list(c)) for c in columns], header=header)
 

@@ -113,11 +113,11 @@ def fit(labels: LabelFile) -> tuple[Boundary, dict[str, float]]:
         return np.abs(boundary.seconds(sums[at], moved[at]) - seconds[at]) / seconds[at]
 
     everything = np.arange(len(seconds))
-    whole = _fitted(sums, moved, seconds)
+    whole = boundary_of(sums, moved, seconds)
     left_out: list[float] = []
     for family in sorted(set(groups)):
         inside = groups != family
-        left_out += errors(_fitted(sums[inside], moved[inside], seconds[inside]), everything[~inside]).tolist()
+        left_out += errors(boundary_of(sums[inside], moved[inside], seconds[inside]), everything[~inside]).tolist()
     return whole, {
         "programs": float(len(seconds)),
         "program_error_alone": float(np.median(np.abs(sums - seconds) / seconds)),
@@ -132,7 +132,7 @@ def _facts(row: Row) -> tuple[float, float, float]:
     return sum(count * kernel_s for _, count, kernel_s in row["regions"]), float(moved), row["seconds"]
 
 
-def _fitted(sums: np.ndarray, moved: np.ndarray, seconds: np.ndarray) -> Boundary:
+def boundary_of(sums: np.ndarray, moved: np.ndarray, seconds: np.ndarray) -> Boundary:
     """Nonnegative coefficients of the least sum of relative errors: a linear program with the errors as unknowns."""
     terms = np.stack([np.ones_like(sums), sums, moved], 1) / seconds[:, None]
     scale, apart, ones = terms.max(0), np.eye(len(terms)), np.ones(len(terms))
