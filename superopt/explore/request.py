@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from costmodel.model.joint import Priced
 from costmodel.model.objective import Objective, Roofline
 from costmodel.model.weights_file import uncalibrated
 from rewrites.language.term import Rule
-from superopt.backends.protocol import Backend
 from superopt.machine.deadline import Deadline
 
 
@@ -31,7 +31,7 @@ class Request:
 
     deadline: Deadline
     objective: Objective = field(default_factory=lambda: Roofline(uncalibrated(), "uncalibrated"))
-    own: Backend | None = None
+    own: Priced | None = None
     kernels_by: str = ""
     seed: int = 0
     numerics: str = "real"
