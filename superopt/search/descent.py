@@ -21,7 +21,7 @@ REGION_CHANCE = 0.1  # spreading costs tens of flips; from 0 to 1, results of fi
 PASSES = 4  # batches for postponed moves, as an accepted one gives the others new kernels
 FIRST_SHARE, LATER_SHARE = 0.7, 0.3  # of the descents' budget, for that from the original and for each other one
 RESTARTED = 100  # classes: restarts of larger programs end above the descents (SqueezeNet of 141 by 0.6 %)
-FRUITLESS = 8  # restarts in a row: where one pays, one of three does (gaussian splats), else none (whole networks)
+FRUITLESS = 8  # restarts in a row: of gaussian splats, five find the best with four of five seeds
 PIECE = 1_024  # moves between two stops of a sweep: a tenth of a second
 Waiting = Generator[None, None, bool]  # stops wherever prices are missing; goes on once they are there
 
