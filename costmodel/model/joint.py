@@ -78,6 +78,37 @@ class Priced(Objective, Protocol):
         ...
 
 
+class PricedBy:
+    """A backend whose kernels another objective prices, as parts of nothing: costs between them are in the prices.
+
+    Attributes:
+        name: the backend's.
+        version: the objective's.
+    """
+
+    boundary = NOTHING
+
+    def __init__(self, objective: Objective, backend: Priced) -> None:
+        self.objective, self.backend = objective, backend
+        self.name, self.version = backend.name, objective.version
+
+    def can_run(self, region: Graph) -> bool:
+        """Whether there is code for a region of these types and ops."""
+        return self.backend.can_run(region)
+
+    def price(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Return the seconds of each kernel."""
+        return self.objective.price(kernels)
+
+    def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Return the standard deviation of the logarithm of each price."""
+        return uncertainty_of(self.objective, kernels)
+
+    def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
+        """Return whether each kernel is outside the training domain of the objective."""
+        return outside_of(self.objective, kernels)
+
+
 class FromMemory:
     """Prices of an objective for kernels whose frozen operands come from memory.
 

@@ -6,6 +6,7 @@ original on random inputs is made only for the candidate that is going to be ret
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from superopt.candidates.candidate import Candidate, original_candidate
@@ -98,15 +99,21 @@ def _notes(said: Outcome, judged: Chosen) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def by_prediction(found: Exploration) -> list[Chosen]:
-    """Choices of programs predicted to be faster than the original, the fastest first: the same on every machine."""
+def by_prediction(found: Exploration, made: Sequence[Candidate]) -> list[Chosen]:
+    """Choices of programs predicted to be faster than the original, the fastest first; nothing is timed.
+
+    Args:
+        made: programs in kernels, with their predictions.
+    """
     original = found.result.original
     before_s = found.by_xla_s(original)
-    rows = tuple(JudgedFinalist(f.name, 1e3 * found.by_xla_s(f), None, None) for f in found.finalists)
+    candidates = [*(one for one in made if one.kernels and one.predicted_s is not None), *as_xla_computes(found)]
+    rows = tuple(JudgedFinalist(one.name, 1e3 * (one.predicted_s or 0.0), None, None) for one in candidates)
     chosen: list[Chosen] = []
-    for candidate in sorted(as_xla_computes(found), key=lambda c: c.predicted_s or 0.0):
+    for candidate in sorted(candidates, key=lambda c: c.predicted_s or 0.0):
         predicted_s = candidate.predicted_s or 0.0
-        if candidate.finalist == original.name or predicted_s < before_s:
+        as_it_is = candidate.finalist == original.name and not candidate.kernels
+        if as_it_is or predicted_s < before_s:
             ratio = before_s / predicted_s if predicted_s > 0 else 1.0
             measured = Measurement(speedup=predicted_speedup(ratio))
             chosen.append(Chosen(candidate, why=Why(ChoiceReason.PREDICTED), measured=measured, finalists=rows))

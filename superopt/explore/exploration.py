@@ -39,12 +39,13 @@ from superopt.machine.deadline import Deadline
 from superopt.machine.fallback import Fallback
 from superopt.search.finalists import Finalist
 from superopt.search.pricing import Pricer
-from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
+from superopt.search.search import SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
 from superopt.workshop.job import JobWorker
 
 _MATCHES = 15_000  # matches per growth without a clock, about 1 ms each; DenseNet-121 has 13,000
 _LEAST_NODE_S = 1e-3  # seconds per node of a body: import, one pass of the rules and a descent take that long
+_BODY_STEPS = 100  # proposals per node of a body: all descents of SqueezeNet take 36 per class, repair the rest
 _ROUNDS = 3  # searches, with timings between them: 0.448, 0.390, 0.387 ms after each (inverted residual)
 _FINALISTS, _SMALL_FINALISTS = 6, 13  # the model misplaces forms of windows and rows by a third (docs/search.md)
 
@@ -404,7 +405,7 @@ class _Bodies:
         if self.interrupted or deadline.left_s < _LEAST_NODE_S * size:
             self.left_out += 1
             return body
-        steps = min(LEAST_STEPS * size, self.request.deadline.steps or LEAST_STEPS * size)
+        steps = min(_BODY_STEPS * size, self.request.deadline.steps or _BODY_STEPS * size)
         deadline = replace(deadline, steps=steps)
         asked = replace(self.request, deadline=deadline, own=None, deterministic=True, max_prepared_bytes=None)
         found = explore(body, self.rules, asked)

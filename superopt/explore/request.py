@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from costmodel.model.joint import Priced
 from costmodel.model.kept import EarlierKernels, TimedKernel
 from costmodel.model.objective import Objective, Roofline
 from costmodel.model.weights_file import uncalibrated
 from rewrites.language.term import Rule
-from superopt.backends.protocol import Backend
 from superopt.machine.deadline import Deadline
 
 
@@ -33,7 +33,7 @@ class Request:
 
     deadline: Deadline
     objective: Objective = field(default_factory=lambda: Roofline(uncalibrated(), "uncalibrated"))
-    own: Backend | None = None
+    own: Priced | None = None
     earlier: EarlierKernels = field(default_factory=dict[str, tuple[TimedKernel, ...]])
     kernels_by: str = ""
     seed: int = 0

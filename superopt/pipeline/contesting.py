@@ -84,7 +84,7 @@ def predict(session: Session, state: RunState) -> RunState:
         return replace(state, otherwise=original_returned(session.imported, ChoiceReason.NO_TIME))
     chosen = None
     if found is not None:
-        chosen = session.fallback.around("the choice by the model", lambda: by_prediction(found), None)
+        chosen = session.fallback.around("the choice by the model", lambda: by_prediction(found, state.made), None)
     if chosen is None:
         return replace(state, otherwise=original_after_failure(session.imported, session.fallback))
     otherwise = original_returned(session.imported, ChoiceReason.NOTHING_CHEAPER)

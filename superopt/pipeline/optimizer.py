@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from costmodel.model import kept
-from costmodel.model.joint import Joint
+from costmodel.model.joint import Joint, Priced, PricedBy
 from costmodel.model.load import load_objective
 from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
@@ -133,8 +133,8 @@ def optimize(
         args: example arguments (any pytrees); for a model they may be left out and are then random.
         frozen: positions or names of arguments that do not change between calls (weights).
         kwargs: example keyword arguments of the function.
-        budget: time for the call: seconds, "30s", "2min", or "5000steps" (with `deterministic`, the same result
-            anywhere).  Under five seconds, work that cannot be cut may exceed it: builds, and proofs of rules that are
+        budget: time for the call: seconds, "30s", "2min", or "5000steps" (with `deterministic`, one result on machines
+            of a kind).  Under five seconds, work that cannot be cut may exceed it: builds, and proofs of rules that are
             in no store.  The original's calls are part of it: where they do not end in the time, it is returned.
         seed: seed of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
@@ -146,8 +146,7 @@ def optimize(
         numerics: which rules may be used: `real` (equal over the reals), `exact` (results agree with the original's in
             every bit; NaN is NaN) or `range` (also rules that may overflow where the original does not).
         kernels: try our kernels in place of XLA's, made by the backend for the default device of JAX or by the one of
-            this name.  They are not used with numerics `exact`, since they round otherwise, nor with `deterministic`,
-            since they are chosen by measuring.
+            this name.  They are not used with numerics `exact`, since they round otherwise.
         search: False returns the plain candidate as soon as it is ready: the program's own form, every region a kernel
             with its default schedule.  It is compared with the original, and timed with it for a second at most; where
             the original is faster beyond doubt, that is returned.  With `deterministic` nothing is timed.
@@ -166,7 +165,7 @@ def optimize(
     if numerics not in EXACTNESS:
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
     backend = _backend(kernels)
-    backend = backend if numerics != "exact" and not (deterministic and search) else None
+    backend = backend if numerics != "exact" else None
     limits = parse_budget(budget)
     _check_options(seed, objective, store, kwargs, max_prepared_bytes, progress, workers)
     given = given_rules(rules)
@@ -174,7 +173,7 @@ def optimize(
     deadline = limits.deadline(clock.begin_s)
     fallback, ledger = Fallback(), RunLedger(seed)
     clock.watched(ledger, deadline)
-    if not (deterministic and search):  # while this process imports the program
+    if backend is not None or not (deterministic and search):  # while this process imports the program
         fallback.around("the process that forks workers", forks.load, None, let=FIRST)
     with heard(), jax.transfer_guard("allow"), ExitStack() as stack:  # transfers here are none of the user's
         shelf = stack.enter_context(Shelf())
@@ -197,8 +196,10 @@ def optimize(
                     keeps_plain=keeps_plain(),
                 )  # fmt: skip
                 own = None
-                if backend is not None and limits.suffices_for_kernels and objective is None:
-                    own = fallback.around("the model of kernels of our own", lambda: _priced(backend), None, let=FIRST)
+                if backend is not None and limits.suffices_for_kernels:
+                    own = fallback.around(
+                        "the model of kernels of our own", lambda: _priced(backend, objective), None, let=FIRST
+                    )
                 objective = objective or fallback.around(
                     "the performance model", lambda: card_model() or load_objective(archive, progress=clock.say),
                     request.objective,
@@ -306,9 +307,17 @@ def _processes(executor: Executor, backend: Backend | None) -> tuple[JobWorker, 
     return sole_worker(executor), sole_worker(executor), alone, TrialPool(backend=backend, executor=executor)
 
 
-def _priced(backend: Backend) -> Backend | None:
-    """The backend, if this process can run its kernels and the search can price them; else None."""
-    return backend if not backend.unavailable() and backend.version else None
+def _priced(backend: Backend, objective: Objective | None) -> Priced | None:
+    """The backend, if this process can run its kernels and the search can price them; else None.
+
+    Args:
+        objective: what prices them in place of the shipped model.
+    """
+    if backend.unavailable():
+        return None
+    if objective is not None:
+        return PricedBy(objective, backend)
+    return backend if backend.version else None
 
 
 def _prices(request: Request, imported: Imported) -> Joint | None:

@@ -122,13 +122,14 @@ class Session:
     @property
     def kernels(self) -> bool:
         """Whether the budget, a maker and the backend allow our kernels."""
-        wanted = bool(self.request.kernels_by) and self.budget.suffices_for_kernels
+        priced = not self.request.deterministic or self.request.own is not None  # a model decides, or a timing
+        wanted = bool(self.request.kernels_by) and self.budget.suffices_for_kernels and priced
         return wanted and self.maker is not None and not self.pool.backend.unavailable()
 
     @property
     def kernel_maker(self) -> KernelMaker | None:
         """The maker, where a search uses our kernels."""
-        return self.maker if self.kernels and not self.request.deterministic else None
+        return self.maker if self.kernels else None
 
     def entered(self, candidate: Candidate) -> Candidate:
         """The candidate, entered into the ledger; all kernels of one are proved."""

@@ -31,30 +31,39 @@ UNSEARCHED = (
         run=plain.time_plain, wanted=plain.times_plain, let=_LOST,
     ),
 )  # fmt: skip
+MAKING = RunStage(
+    name="", lost="the plain candidate", gives=("making",), run=plain.begin_plain,
+    wanted=lambda session, state: session.kernels,
+)  # fmt: skip
+PLAIN = RunStage(
+    name="plain", lost="the plain candidate", needs=("making",), gives=("plain", "made"), run=plain.join_plain,
+    wanted=lambda session, state: state.making is not None,
+)  # fmt: skip
+FORMS = RunStage(
+    name="forms", lost="programs of the search in kernels", needs=("found", "made", "limits"),
+    gives=("made", "limits"), run=forming.make_forms, wanted=forming.makes_forms, let=(),
+)  # fmt: skip
 PREDICTED = (
     BEGIN,
+    MAKING,
     RULES,
+    PLAIN,
     SEARCH,
+    FORMS,
     RunStage(
-        name="", lost="the choice by the model", needs=("found",), gives=("proposals", "otherwise"),
+        name="", lost="the choice by the model", needs=("found", "made"), gives=("proposals", "otherwise"),
         run=contesting.predict,
     ),
 )  # fmt: skip
 MEASURED = (
     BEGIN,
-    RunStage(
-        name="", lost="the plain candidate", gives=("making",), run=plain.begin_plain,
-        wanted=lambda session, state: session.kernels,
-    ),
+    MAKING,
     replace(RULES, wanted=exploring.begins_early),
     RunStage(
         name="first round", lost="the first round of the search", needs=("library",), gives=("begun",),
         run=exploring.begin_search, wanted=exploring.begins_early,
     ),
-    RunStage(
-        name="plain", lost="the plain candidate", needs=("making",), gives=("plain", "made"), run=plain.join_plain,
-        wanted=lambda session, state: state.making is not None,
-    ),
+    PLAIN,
     RunStage(
         name="original", lost="the original", needs=("yardstick", "made"),
         gives=("build_s", "code_s", "hurried", "limits"), run=building.run_original, let=_LOST,
@@ -70,10 +79,7 @@ MEASURED = (
         wanted=lambda session, state: state.ahead is not None,
     ),
     SEARCH,
-    RunStage(
-        name="forms", lost="programs of the search in kernels", needs=("found", "made", "limits"),
-        gives=("made", "limits"), run=forming.make_forms, wanted=forming.makes_forms, let=(),
-    ),
+    FORMS,
     RunStage(
         name="schedules", lost="the search of schedules", needs=("made", "limits"), gives=("made",),
         run=forming.search_schedules, wanted=forming.searches_schedules, let=(),

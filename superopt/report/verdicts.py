@@ -31,7 +31,9 @@ _OTHERS = {
         "{kernels} kernels of our own returned; not slower than the original, nor faster beyond the noise"
     ),
     ChoiceReason.FASTER_WITH_OPTIONS: "original returned with compiler options",
-    ChoiceReason.PREDICTED: "program chosen by the performance model; times are predictions, nothing was measured",
+    ChoiceReason.PREDICTED: (
+        "program chosen by the performance model{ours}; times are predictions, nothing was measured"
+    ),
     ChoiceReason.PLAIN_UNTIMED: "plain program returned, {kernels} of its kernels are our own; nothing was timed",
     ChoiceReason.PLAIN_UNSEARCHED: "plain program returned, {kernels} of its kernels are our own; nothing was searched",
     ChoiceReason.PLAIN_INTERRUPTED: "plain program returned; the search was interrupted and nothing was timed",

@@ -1,4 +1,4 @@
-"""Local search: sweeps of single flips with region and group moves, and local repair.
+"""Local search: sweeps of single flips with region and group moves from known or random states, and local repair.
 
 A sweep tries every move of every class in random order and keeps those that lower the cost.  A move whose kernels have
 no price yet is taken back and postponed.  When the unknown kernels of postponed moves fill a batch (or the sweep is
@@ -12,12 +12,17 @@ import random
 from collections.abc import Generator, Iterable, Iterator
 
 from superopt.search.meter import CHECK_EVERY, Meter
-from superopt.search.moves import Groups, Move, bit_moves, free_layouts, region, single_moves
+from superopt.search.moves import Groups, Move, bit_moves, free_layouts, region, shuffle, single_moves
 from superopt.search.pricing import BATCH
-from superopt.search.state import State
+from superopt.search.state import Record, State
+from superopt.search.strategy import Ground
 
 REGION_CHANCE = 0.1  # spreading costs tens of flips; from 0 to 1, results of five training programs stay within 0.2 %
 PASSES = 4  # batches for postponed moves, as an accepted one gives the others new kernels
+FIRST_SHARE, LATER_SHARE = 0.7, 0.3  # of the descents' budget, for that from the original and for each other one
+RESTARTED = 100  # classes: restarts of larger programs end above the descents (SqueezeNet of 141 by 0.6 %)
+FRUITLESS = 8  # restarts in a row: of gaussian splats, five find the best with four of five seeds
+PIECE = 1_024  # moves between two stops of a sweep: a tenth of a second
 Waiting = Generator[None, None, bool]  # stops wherever prices are missing; goes on once they are there
 
 
@@ -55,17 +60,26 @@ def attempt_later(state: State, move: Move) -> Waiting:
     return better
 
 
-def descend(state: State, groups: Groups, rng: random.Random, meter: Meter) -> bool:
-    """Sweep until nothing improves; False when the budget ended first."""
+def descend(state: State, groups: Groups, rng: random.Random, meter: Meter) -> Waiting:
+    """Sweep until nothing improves; False when the budget ended first.  Stops after every piece of a sweep."""
     while not meter.exhausted():
         before = state.cost
-        if not _try_all(state, _sweep(state, rng), meter):
+        if not (yield from _try_all(state, _sweep(state, rng), meter)):
             return False
-        if not _try_all(state, (groups.move(state, i) for i in range(len(groups.groups))), meter):
+        if not (yield from _try_all(state, (groups.move(state, i) for i in range(len(groups.groups))), meter)):
             return False
         if state.cost == before:
             return True
     return False
+
+
+def through(work: Waiting) -> bool:
+    """Run work that stops now and then to its end; return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value
 
 
 def recut(state: State, meter: Meter) -> None:
@@ -73,16 +87,18 @@ def recut(state: State, meter: Meter) -> None:
     while not meter.exhausted():
         before = state.cost
         moves = (move for c in state.active() for move in bit_moves(state, c))
-        if not _try_all(state, moves, meter) or state.cost == before:
+        if not through(_try_all(state, moves, meter)) or state.cost == before:
             return
 
 
-def _try_all(state: State, moves: Iterable[Move], meter: Meter) -> bool:
+def _try_all(state: State, moves: Iterable[Move], meter: Meter) -> Waiting:
     """Try moves, those with unknown prices again after each batch; False when the budget ended."""
     later: list[Move] = []
     for count, move in enumerate(moves, 1):
         if not count % CHECK_EVERY and meter.exhausted():
             return False
+        if not count % PIECE:
+            yield
         if not any(move):
             continue
         meter.step()
@@ -90,10 +106,12 @@ def _try_all(state: State, moves: Iterable[Move], meter: Meter) -> bool:
             later.append(move)
             if len(state.memo.pending) >= BATCH:
                 later = _retry(state, later, meter)
+                yield
     for _ in range(PASSES):
         if meter.exhausted():
             return False
         later = _retry(state, later, meter)
+        yield
     return not meter.exhausted()
 
 
@@ -120,6 +138,89 @@ def _sweep(state: State, rng: random.Random) -> Iterator[Move]:
         if rng.random() < REGION_CHANCE and state.readers[c]:
             for layout in free_layouts(state, c):
                 yield region(state, c, layout, rng, rng.choice((0.0, 0.05, 0.2)))
+
+
+class Descents:
+    """Sweeps from every state that is known: the original, then the cheapest first."""
+
+    def __init__(self, ground: Ground, meter: Meter) -> None:
+        self.ground, self.meter = ground, meter
+        self.rng = random.Random(ground.rng.random())
+        self.waiting = sorted(ground.records, key=lambda name: (name != "original", ground.records[name][0]))
+        self.seen: set[object] = set()
+        self.ended: dict[str, Record] = {}
+        self.name, self.state = "", State(ground.problem)
+        self.walk: Waiting | None = None
+
+    def done(self) -> bool:
+        """Whether the budget ended, or every state was swept from."""
+        return self.walk is None and (not self.waiting or self.meter.exhausted())
+
+    def step(self) -> None:
+        """Go on with the sweeps from one state, or begin those from the next."""
+        if self.walk is None:
+            first = not self.seen
+            self.name = self.waiting.pop(0)
+            self.state = self.ground.state(self.name)
+            key = self.state.key()
+            if key in self.seen:
+                return
+            self.seen.add(key)
+            share = self.meter.share(FIRST_SHARE if first else LATER_SHARE)
+            self.walk = descend(self.state, self.ground.groups, self.rng, share)
+        if next(self.walk, True):
+            self.walk = None
+        self.ended[f"{self.name}+descent"] = self.state.record()
+
+    def records(self) -> dict[str, Record]:
+        """Where the sweeps from each state have come to."""
+        return self.ended
+
+
+class Restarts:
+    """Sweeps from random states of a small program, until several in a row end no lower than what is known."""
+
+    def __init__(self, ground: Ground, meter: Meter) -> None:
+        self.ground, self.meter = ground, meter
+        self.rng = random.Random(ground.rng.random())
+        self.best = min(record[0] for record in ground.records.values())
+        self.fruitless = 0
+        self.ended: dict[str, Record] = {}
+        self.state = State(ground.problem)
+        self.walk: Waiting | None = None
+
+    def done(self) -> bool:
+        """Whether the budget ended, nothing was found for several restarts, or the program is too large for any."""
+        too_large = self.ground.problem.snapshot.size > RESTARTED
+        return too_large or self.fruitless >= FRUITLESS or self.meter.exhausted()
+
+    def step(self) -> None:
+        """Go on with the sweeps from one state, or begin those from another."""
+        if self.walk is None:
+            self.state = State(self.ground.problem)
+            self.walk = self._from_random(self.state)
+        if not next(self.walk, True):
+            return
+        self.walk = None
+        self.fruitless += 1
+        if not self.state.unknown:
+            self.ended[f"restart {len(self.ended) + 1}"] = self.state.record()
+            if self.state.cost < self.best:
+                self.best, self.fruitless = self.state.cost, 0
+
+    def _from_random(self, state: State) -> Waiting:
+        """Shuffle a state, price it as far as there is time, and sweep from there."""
+        self.meter.step(shuffle(state, self.rng))
+        while not state.reprice():
+            if self.meter.exhausted():
+                return False
+            state.memo.flush(self.meter.for_prices)
+            yield
+        return (yield from descend(state, self.ground.groups, self.rng, self.meter))
+
+    def records(self) -> dict[str, Record]:
+        """Where the sweeps from each state have ended."""
+        return self.ended
 
 
 def repair(state: State, classes: Iterable[int], meter: Meter, limit: int = 400) -> Waiting:
@@ -153,4 +254,7 @@ def _neighbours(state: State, c: int) -> list[int]:
     return [u for u in state.readers[c] if u >= 0] + list(state.chosen(c).kids)
 
 
-__all__ = ["Waiting", "attempt", "attempt_later", "attempt_now", "descend", "recut", "repair"]
+__all__ = [
+    "Descents", "Restarts", "Waiting", "attempt", "attempt_later", "attempt_now", "descend", "recut", "repair",
+    "through",
+]  # fmt: skip

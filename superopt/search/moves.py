@@ -28,7 +28,7 @@ from superopt.search.meter import Meter
 from superopt.search.state import FORBID, FORCE, RULE, Problem, State, Undo
 
 MAX_GROUP = 64  # classes that flip together; from 8 to 1,000, results of five training programs stay within 0.2 %
-_SWEEPS = 3  # sweeps that make a random state, for tests and ablations
+_SWEEPS = 3  # sweeps that make a random state, for restarts, tests and ablations
 _FLIPPED = 0.6  # share of the classes that a sweep flips
 
 
@@ -159,63 +159,6 @@ def neighbours(state: State, groups: Groups) -> Iterator[Move]:
                     yield move
 
 
-class Weights(NamedTuple):
-    """Relative frequencies at which the kinds of moves are proposed."""
-
-    option: float = 0.6
-    layout: float = 0.3
-    region: float = 0.03
-    group: float = 0.05
-    fusion: float = 0.02
-
-
-def propose(state: State, groups: Groups, rng: random.Random, weights: Weights) -> Move:
-    """A random move; empty when the draw finds nothing to change."""
-    problem = state.problem
-    kind = rng.random() * sum(weights)
-    if kind < weights.option:
-        c = _draw(state, problem.choices, rng)
-        if c < 0:
-            return Move()
-        i = rng.randrange(len(state.options[c]))
-        if rng.random() < 0.3:
-            return Move(((c, i),), ((c, rng.choice(problem.candidates[c])),))
-        return Move(((c, i),))
-    kind -= weights.option
-    if kind < weights.layout + weights.region:
-        c = _draw(state, problem.movable, rng)
-        if c < 0:
-            return Move()
-        layout = rng.choice(problem.candidates[c])
-        if kind < weights.layout:
-            return Move((), ((c, layout),))
-        return region(state, c, layout, rng, rng.choice((0.0, 0.02, 0.2)), rng.choice((10, 40, 10_000)))
-    kind -= weights.layout + weights.region
-    if kind < weights.group:
-        if not groups.groups:
-            return Move()
-        index = rng.randrange(len(groups.groups))
-        if rng.random() < 0.5:
-            return groups.move(state, index)
-        return Move(
-            tuple((c, rng.randrange(len(state.options[c]))) for c, _ in groups.groups[index] if state.readers[c])
-        )
-    c = _draw(state, problem.fusible, rng)
-    moves = bit_moves(state, c) if c >= 0 else ()
-    return moves[0] if moves else Move()
-
-
-def _draw(state: State, classes: list[int], rng: random.Random) -> int:
-    """A random class of a list that is in use, or -1."""
-    if not classes:
-        return -1
-    for _ in range(20):
-        c = classes[int(rng.random() * len(classes))]
-        if state.readers[c]:
-            return c
-    return -1
-
-
 def every_state(start: State, most: int, meter: Meter | None = None) -> tuple[list[State], bool]:
     """All states reachable by single options and layouts, each program once.
 
@@ -248,12 +191,20 @@ def _program(state: State) -> tuple[tuple[int, int, int], ...]:
     return tuple((c, state.selection[c], state.layouts[c] if state.materialised[c] else 0) for c in state.active())
 
 
-def random_state(state: State, rng: random.Random) -> State:
-    """The state after most classes in use took a random option and a random layout."""
+def shuffle(state: State, rng: random.Random) -> int:
+    """Let most classes in use take a random option and a random layout; return the number of flips."""
+    flips = 0
     for _ in range(_SWEEPS):
         for c in range(len(state.selection)):
             if state.readers[c] and rng.random() < _FLIPPED:
                 option = rng.randrange(len(state.options[c]))
                 state.flip([(c, option)], [(c, rng.choice(state.problem.candidates[c]))])
+                flips += 1
+    return flips
+
+
+def random_state(state: State, rng: random.Random) -> State:
+    """The state after it was shuffled, with its cost."""
+    shuffle(state, rng)
     state.settle()
     return state

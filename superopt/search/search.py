@@ -1,11 +1,12 @@
-"""The search: starts, descents, perturb-and-repair and annealing over the selections of an e-graph.
+"""The search: a mixture of strategies over the selections of an e-graph, and the finalists that it proposes.
 
-    start    The original, greedy, and the dynamic program with and without cuts (and a selection carried over).
-    descend  Sweeps of single flips, regions and groups run from every start.
-    improve  Perturb-and-repair, then annealing, each by many chains in lockstep from the best different states.
-    hedge    The best without each of the rules it uses, without any of them, and without fusion overrides.  In a small
-             program also states one move away (or every program there is).  Forms that the model thinks up to twice as
-             slow are measured.
+    Starts     The original, greedy, and the dynamic program with and without cuts (and a selection carried over).
+    Descents   Sweeps of single flips, regions and groups run from every start.
+    Restarts   The same sweeps from random states.
+    Repairing  Perturb-and-repair by many chains in lockstep from the best different states.
+    hedge      The best without each of the rules it uses, without any of them, and without fusion overrides.  In a
+               small program also states one move away (or every program there is).  Forms that the model thinks up to
+               twice as slow are measured.
 
 The result holds a few finalists for measurement that differ in their kernels.  The original is always among them, as
 the search will find every error of the model.  So are the original's own operations, cut as the search would.
@@ -23,8 +24,8 @@ from costmodel.model.objective import Objective
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
 from superopt.machine.deadline import Deadline
-from superopt.search.chains import Annealing, Repairing
-from superopt.search.descent import descend, recut
+from superopt.search.chains import Repairing
+from superopt.search.descent import Descents, Restarts, recut
 from superopt.search.finalists import Finalist, distance, finalist, kernel_costs, rules_of, without_rules
 from superopt.search.layout import candidates
 from superopt.search.lower import Expand, Lowering
@@ -32,8 +33,9 @@ from superopt.search.meter import Meter
 from superopt.search.moves import Groups, every_state, neighbours
 from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.snapshot import MASK, SHIFT, Forms, Snapshot
-from superopt.search.starts import LocalCosts, dynamic, greedy
-from superopt.search.state import RULE, Problem, Record, State
+from superopt.search.starts import Starts
+from superopt.search.state import RULE, Problem, State
+from superopt.search.strategy import Ground, Mixture, SearchStrategy
 
 if TYPE_CHECKING:
     from rewrites.egraph.graph import EGraph
@@ -43,16 +45,12 @@ SLOWER_THAN_ORIGINAL = 1.02  # and at most this times the original
 SMALL = 40  # classes of a program that is built and timed so quickly that the model need not be trusted as far:
 SMALL_WITHIN, SMALL_SLOWER = 2.0, 1.1  # the two bounds there
 MOST_STATES, MOST_NEIGHBOURS = 300, 2_000  # of a space that is tried in full; of states one flip from the best
-CHAINS = 64  # most chains in lockstep: their kernels are priced in one batch
-STARTS = 8  # different states that chains begin from
 POOL = 32  # records looked at for finalists
-ANNEALING_STEPS = 5_000  # proposals per class after which annealing ends whatever time is left
+MIXTURE: Mixture = ((Starts, 1.0), (Descents, 0.7), (Restarts, 0.5), (Repairing, 1.0))
 RECUT_STEPS = 4  # proposals per class for cuts alone: two sweeps, of which the second finds nothing more
 HEDGE_SHARE = 0.1  # of the budget, on top of it: for these, and again for finalists without rules, each of which has
 # two seconds of kernels to cut and price (DenseNet-121), 0.6 s for ResNet-50
 OWN_OPERATIONS = "without rewrites"  # the record of the original's operations, with the cuts and layouts of the best
-LEAST_STEPS = 100  # proposals per class that an annealing chain needs to be worth starting
-STEPS_PER_SECOND = 20_000  # supposed, where a budget is in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +62,7 @@ class SearchSettings:
         finalists: number of programs to propose, the original included.
         max_prepared_bytes: finalists that prepare more are dropped (the original never is).
         in_kernels: whether programs are made of our kernels.
+        mixture: the strategies.
     """
 
     deadline: Deadline
@@ -71,6 +70,7 @@ class SearchSettings:
     finalists: int = 6
     max_prepared_bytes: int | None = None
     in_kernels: bool = False
+    mixture: Mixture = MIXTURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,60 +143,61 @@ def search(
     asked = Meter(settings.deadline)
     snapshot = Snapshot(eg, forms)
     problem = Problem(snapshot, pricer or Pricer(objective), candidates(snapshot), in_kernels=settings.in_kernels)
-    run = _SearchRun(problem, settings, Meter(asked.part(1.0)))
+    run = SearchRun(problem, settings, Meter(asked.part(1.0)))
     interrupted = False
     try:
-        run.start(warm)
-        run.descend()
-        run.improve()
+        run.explore(warm)
         run.hedge()
     except KeyboardInterrupt:
         interrupted = True
-        run.salvage()
+        run.collect()
     return SearchResult(tuple(run.choose()), run.statistics(), interrupted, run.lowering, run.problem)
 
 
-class _SearchRun:
-    """The phases of one search; `records` has the named states worth keeping."""
+class SearchRun:
+    """One search; what its strategies and hedges find is recorded on the ground."""
 
     def __init__(self, problem: Problem, settings: SearchSettings, meter: Meter) -> None:
         self.problem, self.settings, self.meter = problem, settings, meter
         self.snapshot = problem.snapshot
-        self.rng = random.Random(settings.seed)
         self.lowering = Lowering(problem.wants)
-        self.groups = Groups(problem)
-        self.records: dict[str, Record] = {}
+        self.ground = Ground(problem, Groups(problem), random.Random(settings.seed))
         self.starts: dict[str, float] = {}
         self.most_chains = 0
-        self.active_state: State | None = None
-        self.repairing: Repairing | None = None
+        self.active: SearchStrategy | None = None
         self._original = self.snapshot.original()
         self._keep("original", State(problem, self._original))
 
     def _keep(self, name: str, state: State) -> None:
-        known = self.records.get(name)
-        if known is None or state.cost < known[0]:
-            self.records[name] = state.record()
+        self.ground.keep(name, state.record())
 
-    def _state(self, name: str) -> State:
-        self.active_state = State(self.problem, *self.records[name][1:])
-        return self.active_state
+    def _best(self) -> State:
+        records = self.ground.records
+        return self.ground.state(min(records, key=lambda name: records[name][0]))
 
-    def _best(self) -> str:
-        return min(self.records, key=lambda name: self.records[name][0])
-
-    def start(self, warm: Finalist | None) -> None:
-        """Record the original, a carried-over selection, greedy, and the dynamic programs."""
+    def explore(self, warm: Finalist | None = None) -> None:
+        """Run the strategies of the mixture from the original and a carried-over selection."""
         if warm is not None:
             self._keep("warm", self._carry(warm))
-        local = LocalCosts(self.problem)
-        local.price_everything(self.meter)
-        base = greedy(local)
-        self._keep("greedy", State(self.problem, base))
-        for name, cut in (("dynamic", False), ("dynamic-cut", True)):
-            selection, layouts = dynamic(local, base, cut=cut)
-            self._keep(name, State(self.problem, selection, layouts))
-        self.starts = {name: record[0] * UNIT_S for name, record in self.records.items()}
+        for make, share in self.settings.mixture if self.snapshot.size else ():  # all may be known ahead of time
+            left = 1.0 - self.meter.spent()
+            if left <= 0:
+                return
+            self.active = make(self.ground, self.meter.share(share * left))
+            while not self.active.done():
+                self.active.step()
+            self.collect()
+            if not self.starts:
+                self.starts = {name: record[0] * UNIT_S for name, record in self.ground.records.items()}
+
+    def collect(self) -> None:
+        """Record what the strategy at work has found."""
+        if self.active is not None:
+            if isinstance(self.active, Repairing):
+                self.most_chains = max(self.most_chains, len(self.active.chains))
+            for name, record in self.active.records().items():
+                self.ground.keep(name, record)
+            self.active = None
 
     def _carry(self, warm: Finalist) -> State:
         """The state of an earlier finalist, by identity of its e-nodes."""
@@ -217,63 +218,9 @@ class _SearchRun:
                     break
         return State(self.problem, selection if snapshot.is_acyclic(selection) else self._original, layouts, bits)
 
-    def descend(self) -> None:
-        """Sweep from every start; the original and the cheapest come first."""
-        order = sorted(self.records, key=lambda name: (name != "original", self.records[name][0]))
-        seen: set[object] = set()
-        for name in order:
-            state = self._state(name)
-            key = state.key()
-            if key in seen:
-                continue
-            seen.add(key)
-            descend(state, self.groups, self.rng, self.meter.share(0.5 if name == order[0] else 0.2))
-            self._keep(f"{name}+descent", state)
-            if self.meter.spent() >= 0.7:
-                break
-
-    def _different(self) -> list[Record]:
-        """The cheapest records of different cost, the best first."""
-        by_cost = {record[0]: record for record in self.records.values()}
-        return [by_cost[cost] for cost in sorted(by_cost)[:STARTS]]
-
-    def _repair(self, name: str, meter: Meter, seed: int) -> None:
-        """Run perturb-and-repair from the best different states; record the best of every chain."""
-        self.active_state = None
-        self.repairing = Repairing(self.problem, self._different(), self.groups, seed, meter, CHAINS)
-        while not self.repairing.done():
-            self.repairing.step()
-        self._keep_chains(name)
-
-    def _keep_chains(self, name: str) -> None:
-        """Record the chains' best states, those of equal cost once."""
-        chains = self.repairing.chains if self.repairing is not None else []
-        self.most_chains = max(self.most_chains, len(chains))
-        for i, record in enumerate(sorted({c.best[0]: c.best for c in chains}.values(), key=lambda r: r[0])):
-            self.records[f"{name} {i + 1}" if i else name] = record
-        self.repairing = None
-
-    def improve(self) -> None:
-        """Run perturb-and-repair, annealing from the best few, and repair again."""
-        left = 1.0 - self.meter.spent()
-        if left <= 0 or not self.snapshot.size:  # all of the program may be known ahead of time
-            return
-        self._repair("repair", self.meter.share(0.5 * left), self.settings.seed)
-        starts = self._different()
-        meter = self.meter.share(0.35 * left, ANNEALING_STEPS * self.snapshot.size)
-        wanted = LEAST_STEPS * self.snapshot.size
-        count = max(1, min(CHAINS, _expected_steps(meter) // wanted))
-        states = [State(self.problem, *starts[i % len(starts)][1:]) for i in range(count)]
-        annealing = Annealing(states, self.groups, self.settings.seed, meter)
-        while not annealing.done():
-            annealing.step()
-        for i, chain in enumerate(annealing.chains):
-            self.records[f"annealing {i + 1}"] = chain.best
-        self._repair("last", self.meter, self.settings.seed + 1)
-
     def hedge(self) -> None:
         """Record the best without any of its rules, without each while there is time, and without fusion overrides."""
-        state = self._state(self._best())
+        state = self._best()
         rules = rules_of(state)
         beyond = self._beyond()
         if rules:
@@ -286,7 +233,7 @@ class _SearchRun:
         if any(state.bits):
             self._keep("without overrides", State(self.problem, state.selection, state.layouts))
         if self.snapshot.size <= SMALL:
-            self._keep_neighbours(self._state(self._best()))
+            self._keep_neighbours(self._best())
 
     def _beyond(self, steps: int | None = None) -> Meter:
         """A meter over an extra part of the budget, beyond its end."""
@@ -301,7 +248,7 @@ class _SearchRun:
                 if other.cost <= limit:
                     self._keep(f"state {i}", other)
             return
-        for i, move in enumerate(itertools.islice(neighbours(state, self.groups), MOST_NEIGHBOURS)):
+        for i, move in enumerate(itertools.islice(neighbours(state, self.ground.groups), MOST_NEIGHBOURS)):
             if beyond.is_late:
                 return
             undo = None if move.bits else move.apply(state)
@@ -312,13 +259,6 @@ class _SearchRun:
                 self._keep(f"beside {i + 1}", state)
             state.undo(undo)
 
-    def salvage(self) -> None:
-        """Record the states that interrupted chains had reached (lists are complete even when costs are not)."""
-        self._keep_chains("interrupted chain")
-        state = self.active_state
-        if state is not None and self.snapshot.is_acyclic(state.selection):
-            self._keep("interrupted", State(self.problem, state.selection, state.layouts, state.bits))
-
     # ---- results
 
     def choose(self) -> list[Finalist]:
@@ -326,7 +266,7 @@ class _SearchRun:
         original = self._finalist("original")
         pool = self._pool(original.predicted_s)
         chosen: list[Finalist] = []
-        taken = [kernel_costs(State(self.problem, *self.records["original"][1:]))]
+        taken = [kernel_costs(State(self.problem, *self.ground.records["original"][1:]))]
         while pool and len(chosen) < self.settings.finalists - 1:
             own = [p for p in pool if p[1] == OWN_OPERATIONS]
             if not chosen:
@@ -345,25 +285,25 @@ class _SearchRun:
 
     def _pool(self, original_s: float) -> dict[tuple[int, str], Counter[Node]]:
         """Kernel costs of the records that may be measured: (place, name) -> node -> units."""
-        names = sorted(self.records, key=lambda name: self.records[name][0])
+        names = sorted(self.ground.records, key=lambda name: self.ground.records[name][0])
         pool: dict[tuple[int, str], Counter[Node]] = {}
         least: int | None = None
         seen: set[int] = set()
         small = self.snapshot.size <= SMALL
         within, slower = (SMALL_WITHIN, SMALL_SLOWER) if small else (DIVERSE_WITHIN, SLOWER_THAN_ORIGINAL)
         for name in names:
-            cost, own = self.records[name][0], name == OWN_OPERATIONS  # kept whatever the model says of rewrites
+            cost, own = self.ground.records[name][0], name == OWN_OPERATIONS  # kept whatever the model says of rewrites
             if name == "original" or (cost in seen and not own) or cost * UNIT_S > slower * original_s:
                 continue
             least = cost if least is None else least
             if not own and (cost > within * least or len(pool) >= POOL):
                 continue
             seen.add(cost)
-            pool[len(pool), name] = kernel_costs(State(self.problem, *self.records[name][1:]))
+            pool[len(pool), name] = kernel_costs(State(self.problem, *self.ground.records[name][1:]))
         return pool
 
     def _finalist(self, name: str) -> Finalist:
-        return finalist(self.problem, self.lowering, name, self.records[name])
+        return finalist(self.problem, self.lowering, name, self.ground.records[name])
 
     def statistics(self) -> Statistics:
         """The figures of this search."""
@@ -380,14 +320,6 @@ class _SearchRun:
             chains=self.most_chains,
             starts=self.starts,
         )
-
-
-def _expected_steps(meter: Meter) -> int:
-    """Number of proposals that a budget has room for."""
-    if meter.most is not None and meter.seconds is None:
-        return meter.most
-    room = int(STEPS_PER_SECOND * (meter.seconds or 0.0))
-    return room if meter.most is None else min(room, meter.most)
 
 
 __all__ = ["Finalist", "SearchResult", "SearchSettings", "Statistics", "search"]

@@ -25,8 +25,11 @@ from superopt.search.graphs import cheapest
 from superopt.search.meter import Meter
 from superopt.search.pricing import Pricer, fused_part
 from superopt.search.snapshot import Option, Snapshot
-from superopt.search.state import Problem
+from superopt.search.state import Problem, Record, State
+from superopt.search.strategy import Ground
 
+DYNAMIC = {"dynamic": False, "dynamic-cut": True}
+"""Dynamic program -> whether shared operands are paid once at cuts."""
 LEAST = 1e6  # one nanosecond: every choice costs something, so that additive choices stay acyclic
 
 
@@ -199,3 +202,29 @@ def dynamic(local: LocalCosts, base: Sequence[int], *, cut: bool) -> tuple[list[
                 layouts[k] = lies
                 queue.append(k)
     return (selection if snapshot.is_acyclic(selection) else list(base)), layouts
+
+
+class Starts:
+    """The additive choices: greedy, and the dynamic programs without and with cuts; a step makes one of them."""
+
+    def __init__(self, ground: Ground, meter: Meter) -> None:
+        self.problem, self.meter, self.local = ground.problem, meter, LocalCosts(ground.problem)
+        self.made: dict[str, Record] = {}
+
+    def done(self) -> bool:
+        """Whether all are made; they are even where the time is over."""
+        return len(self.made) == 1 + len(DYNAMIC)
+
+    def step(self) -> None:
+        """Price the local costs and choose greedily, then run one dynamic program after the other."""
+        if not self.made:
+            self.local.price_everything(self.meter)
+            self.made["greedy"] = State(self.problem, greedy(self.local)).record()
+            return
+        name = next(name for name in DYNAMIC if name not in self.made)
+        selection, layouts = dynamic(self.local, self.made["greedy"][1], cut=DYNAMIC[name])
+        self.made[name] = State(self.problem, selection, layouts).record()
+
+    def records(self) -> dict[str, Record]:
+        """The choices made so far."""
+        return self.made

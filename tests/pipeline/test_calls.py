@@ -99,8 +99,8 @@ def test_verifying_nothing_is_an_error(capsys, tmp_path) -> None:
 
 
 def test_the_search_suite(monkeypatch) -> None:
-    from superopt.lab.bench import search
     from superopt.lab.bench.programs import nets
+    from superopt.lab.bench.searches import suite as search
 
     monkeypatch.setattr(search, "CASES", {"fire": lambda: nets.fire(6, 3, 4, 5)})
     monkeypatch.setattr(search, "DEEP", {"deep_1": 1, "deep_2": 2})

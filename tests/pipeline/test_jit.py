@@ -25,7 +25,7 @@ from superopt.pipeline.shares import Shares
 
 pytestmark = pytest.mark.usefixtures("keeps_plain")
 
-FAST: dict[str, Any] = {"budget": "20steps", "deterministic": True, "store": False, "rules": ()}
+FAST: dict[str, Any] = {"budget": "20steps", "deterministic": True, "store": False, "rules": (), "kernels": False}
 W = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 X = np.linspace(0, 1, 32, dtype=np.float32).reshape(4, 8)
 

@@ -20,7 +20,7 @@ from superopt.lab.bench.alternatives import summarise
 from superopt.lab.bench.programs import layers, nets
 from superopt.lab.bench.whole_graphs import METHODS, Arena, BestFound, additive, better_layout, channels_last
 from superopt.machine.deadline import Deadline
-from superopt.search.descent import descend
+from superopt.search.descent import descend, through
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
 from superopt.search.meter import Meter
@@ -150,7 +150,7 @@ def test_gathering_undoes_a_product_computed_twice() -> None:
             groups.groups.clear()
         state = State(problem, twice)
         assert _products(state) == 3
-        descend(state, groups, random.Random(0), Meter(Deadline(steps=100_000)))
+        through(descend(state, groups, random.Random(0), Meter(Deadline(steps=100_000))))
         assert _products(state) == 2
         ends.append(state.cost)
     assert ends[0] < 0.95 * ends[1]  # single flips alone keep the scales apart

@@ -16,8 +16,7 @@ from rewrites.egraph.convert import import_graph
 from rewrites.egraph.perm import PERM_BITS
 from superopt.ir.graph import Graph, make_input, mk, topological
 from superopt.machine.deadline import Deadline
-from superopt.search.chains import AnnealingChain
-from superopt.search.descent import attempt, repair
+from superopt.search.descent import Descents, attempt, repair
 from superopt.search.finalists import Finalist, distance, finalist, kernel_costs, rival_kernels, without_rules
 from superopt.search.layout import candidates
 from superopt.search.meter import Meter
@@ -26,32 +25,30 @@ from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.search import (
     OWN_OPERATIONS,
     POOL,
-    STEPS_PER_SECOND,
+    SearchRun,
     SearchSettings,
-    _expected_steps,
-    _SearchRun,
 )
 from superopt.search.snapshot import SHIFT, Selection, Snapshot
 from superopt.search.starts import LocalCosts, dynamic, greedy
-from superopt.search.state import RULE, Problem, State
+from superopt.search.state import RULE, Problem, Record, State
 from tests.search.test_search_state import cyclic_problem, snapshot_of
 from tests.support.search_cases import case
 
 STEPS = Deadline(steps=10)
 
 
-def run() -> _SearchRun:
-    return _SearchRun(cyclic_problem(), SearchSettings(STEPS), Meter(STEPS))
+def run() -> SearchRun:
+    return SearchRun(cyclic_problem(), SearchSettings(STEPS), Meter(STEPS))
 
 
-def closing(made: _SearchRun) -> list[tuple[int, int]]:
+def closing(made: SearchRun) -> list[tuple[int, int]]:
     """The options, by class, that close the cycle when they are chosen together."""
     snapshot = made.snapshot
     inside = {c for c in range(snapshot.size) if snapshot.component_size[snapshot.component[c]] > 1}
     return [(c, i) for c in sorted(inside) for i, o in enumerate(snapshot.options[c]) if inside & set(o.kids)]
 
 
-def carried(made: _SearchRun, *held: tuple[int, tuple[int, ...]]) -> list[int]:
+def carried(made: SearchRun, *held: tuple[int, tuple[int, ...]]) -> list[int]:
     """The options that a search goes on from after a finalist with these classes and e-nodes."""
     held_in = tuple((cls << SHIFT, enode, RULE) for cls, enode in held)
     return made._carry(Finalist("", 0.0, Selection((), (), (), ()), (), Counter(), held_in, frozenset())).selection
@@ -75,21 +72,41 @@ def test_a_carried_class_that_is_gone_is_left_out() -> None:
     assert carried(made, (fresh >> SHIFT, (0,))) == made.snapshot.original()
 
 
-def test_states_with_a_cycle_are_neither_started_from_nor_salvaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_with_a_cycle_are_not_started_from(monkeypatch: pytest.MonkeyPatch) -> None:
     made = run()
-    base = made.snapshot.original()
     local = LocalCosts(made.problem)
     local.price_everything()
     other = [len(row) - 1 for row in made.snapshot.options]
-    made.active_state = State(made.problem)
     monkeypatch.setattr(Snapshot, "is_acyclic", lambda *_: False)
     assert dynamic(local, other, cut=False)[0] == other
-    made.salvage()
-    assert "interrupted" not in made.records
     monkeypatch.undo()
     assert dynamic(local, other, cut=False)[0] != other
-    made.salvage()
-    assert made.records["interrupted"][1] == base
+
+
+def test_the_steps_before_an_interruption_stand() -> None:
+    made = run()
+    best = min(every_state(State(made.problem), 300)[0], key=lambda s: s.cost).record()
+    steps: list[int] = []
+
+    class Interrupted:
+        """Finds the best state in a step, and is interrupted in the next."""
+
+        def step(self) -> None:
+            if steps:
+                raise KeyboardInterrupt
+            steps.append(1)
+
+        def done(self) -> bool:
+            return False
+
+        def records(self) -> dict[str, Record]:
+            return {"one": best}
+
+    made.settings = replace(made.settings, mixture=((lambda *_: Interrupted(), 1.0),))
+    with pytest.raises(KeyboardInterrupt):
+        made.explore()
+    made.collect()
+    assert made.ground.records["one"] == best
 
 
 def test_a_form_that_contains_its_own_class_is_no_option() -> None:
@@ -117,12 +134,14 @@ def test_neighbours_that_close_a_cycle_are_left_out(monkeypatch: pytest.MonkeyPa
     state = State(made.problem)
     assert state.flip([(c, i)]) is not None
     state.settle()
-    assert any(State.at(made.problem, state.choice()).flip(m.options) is None for m in neighbours(state, made.groups))
+    assert any(
+        State.at(made.problem, state.choice()).flip(m.options) is None for m in neighbours(state, made.ground.groups)
+    )
     before = snapshot_of(state)
     assert rival_kernels(made.problem, finalist(made.problem, made.lowering, "", state.record()), 2.0) is not None
     monkeypatch.setattr(import_module("superopt.search.search"), "MOST_STATES", 1)
     made._keep_neighbours(state)
-    assert any(name.startswith("beside") for name in made.records)
+    assert any(name.startswith("beside") for name in made.ground.records)
     assert snapshot_of(state) == before
 
 
@@ -132,17 +151,9 @@ def test_a_move_without_a_price_waits() -> None:
     before = snapshot_of(state)
     move = Move((closing(made)[0],))
     assert attempt(state, move) is None
-    chain = AnnealingChain(state, 0, made.groups)
-    chain.waiting = [move]
-    chain.retry(0.0)
-    assert chain.waiting == [move]
     assert snapshot_of(state) == before
-    for _ in range(2):  # prices of ops alone, by which it is drafted, then those of its kernels
-        assert chain.waiting == [move]
-        state.memo.flush()
-        chain.retry(0.0)
-    assert chain.waiting == []
-    assert attempt(State(made.problem), move) is not None
+    state.memo.flush()  # prices of ops alone, by which it is drafted
+    assert attempt(state, move) is not None
 
 
 class MacrosAreDear:
@@ -172,14 +183,14 @@ def test_a_move_that_its_draft_refuses_is_not_priced() -> None:
 
 def test_what_is_measured_is_neither_slower_than_the_original_nor_far_from_the_best() -> None:
     made = run()
-    cost, *rest = made.records["original"]
+    cost, *rest = made.ground.records["original"]
     parts = {"best": 0.5, "again": 0.5, "near": 0.95, "far": 1.02, OWN_OPERATIONS: 1.03, "slower": 1.2}
-    made.records = {name: (int(part * cost), *rest) for name, part in {"original": 1.0, **parts}.items()}
+    made.ground.records = {name: (int(part * cost), *rest) for name, part in {"original": 1.0, **parts}.items()}
     pool = [name for _, name in made._pool(cost * UNIT_S)]
     assert pool == ["best", "near", OWN_OPERATIONS], "the original's own operations are measured whatever the best is"
-    made.records[OWN_OPERATIONS] = (int(1.2 * cost), *rest)
+    made.ground.records[OWN_OPERATIONS] = (int(1.2 * cost), *rest)
     assert [name for _, name in made._pool(cost * UNIT_S)] == ["best", "near"]
-    made.records = {f"{k}": (cost - k, *rest) for k in range(POOL + 3)}
+    made.ground.records = {f"{k}": (cost - k, *rest) for k in range(POOL + 3)}
     assert len(made._pool(cost * UNIT_S)) == POOL
 
 
@@ -218,17 +229,7 @@ def test_all_states_are_as_many_as_are_asked_for_at_most() -> None:
         assert snapshot_of(start) == before
 
 
-def test_a_search_expects_the_steps_of_its_time_unless_fewer_are_allowed() -> None:
-    for deadline, steps in (
-        (Deadline(steps=50), 50),
-        (Deadline.within(1.0), STEPS_PER_SECOND),
-        (Deadline.within(1.0, 50), 50),
-        (Deadline.within(1.0, 10 * STEPS_PER_SECOND), STEPS_PER_SECOND),
-    ):
-        assert _expected_steps(Meter(deadline)) == pytest.approx(steps, rel=0.1)
-
-
-def other_states(made: _SearchRun) -> list[State]:
+def other_states(made: SearchRun) -> list[State]:
     """States whose kernels differ from those of the program itself."""
     first = kernel_costs(State(made.problem))
     return [s for s in every_state(State(made.problem), 300)[0] if distance(kernel_costs(s), first)]
@@ -237,23 +238,26 @@ def other_states(made: _SearchRun) -> list[State]:
 def test_descents_end_where_most_of_the_time_is_spent() -> None:
     for spent, count in ((0, 2), (8, 1)):
         made = run()
-        made.records["other"] = other_states(made)[0].record()
+        made.ground.records["other"] = other_states(made)[0].record()
         made.meter.step(spent)
-        made.descend()
-        assert sum(name.endswith("+descent") for name in made.records) == count
+        descents = Descents(made.ground, made.meter.share(0.7))
+        while not descents.done():
+            descents.step()
+        made.ground.records |= descents.records()
+        assert sum(name.endswith("+descent") for name in made.ground.records) == count
 
 
 def test_what_has_no_time_or_nothing_to_change_is_not_improved() -> None:
     made = run()
     made.meter.step(10)
-    made.improve()
-    assert list(made.records) == ["original"]
+    made.explore()
+    assert list(made.ground.records) == ["original"]
     w = make_input("w", (4,), frozen=True)
     snapshot = Snapshot(import_graph(Graph((w,), (mk("exp", w),))))
     assert not snapshot.size
-    known = _SearchRun(Problem(snapshot, made.problem.pricer, []), SearchSettings(STEPS), Meter(STEPS))
-    known.improve()
-    assert list(known.records) == ["original"]
+    known = SearchRun(Problem(snapshot, made.problem.pricer, []), SearchSettings(STEPS), Meter(STEPS))
+    known.explore()
+    assert list(known.ground.records) == ["original"]
 
 
 def test_a_name_keeps_its_cheapest_state() -> None:
@@ -262,16 +266,16 @@ def test_a_name_keeps_its_cheapest_state() -> None:
     assert cheap.cost < dear.cost
     for state in (dear, cheap, dear):
         made._keep("one", state)
-    assert made.records["one"][0] == cheap.cost
+    assert made.ground.records["one"][0] == cheap.cost
 
 
 def test_what_has_the_kernels_of_another_is_no_finalist() -> None:
     made = run()
-    cost = made.records["original"][0]
-    made.records[OWN_OPERATIONS] = made.records["original"]
+    cost = made.ground.records["original"][0]
+    made.ground.records[OWN_OPERATIONS] = made.ground.records["original"]
     assert [f.name for f in made.choose()] == ["original"]
     for k, state in enumerate(other_states(made)[:3]):
-        made.records[f"other {k}"] = (cost - 1 - k, *state.record()[1:])
+        made.ground.records[f"other {k}"] = (cost - 1 - k, *state.record()[1:])
     assert len(made.choose()) > 2
     made.settings = replace(made.settings, finalists=2)
     assert [f.original for f in made.choose()] == [False, True]
@@ -285,12 +289,12 @@ def test_rules_are_left_out_one_at_a_time_as_long_as_there_is_time(late: bool, m
     state = State(made.problem)
     assert state.flip([(c, i)]) is not None
     state.settle()
-    made.records["best"] = (0, *state.record()[1:])
+    made.ground.records["best"] = (0, *state.record()[1:])
     if late:
         monkeypatch.setattr(Meter, "is_late", True)
     made.hedge()
-    assert OWN_OPERATIONS in made.records
-    assert ("without r" in made.records) is not late
+    assert OWN_OPERATIONS in made.ground.records
+    assert ("without r" in made.ground.records) is not late
     assert not without_rules(state, {"r"}).chosen(c).origin
 
 

@@ -13,11 +13,11 @@ from superopt.ir.graph import Graph, make_input, mk
 from superopt.kernels.choose.partition import partition
 from superopt.search.graphs import cheapest, components
 from superopt.search.layout import candidates
-from superopt.search.moves import Groups, Weights, propose, region
+from superopt.search.moves import Groups, region
 from superopt.search.pricing import LONGEST_S, UNIT_S, Pricer, to_units
 from superopt.search.snapshot import Snapshot
 from superopt.search.state import FORBID, FORCE, Problem, State
-from tests.support.search_cases import BUILDERS, case, fresh_cost
+from tests.support.search_cases import BUILDERS, case, fresh_cost, random_move
 from tests.support.search_table import TableObjective
 
 
@@ -39,10 +39,9 @@ def test_delta_cost_equals_fresh_cost(name: str) -> None:
     problem = case(name).problem()
     state = State(problem)
     groups, rng = Groups(problem), random.Random(7)
-    weights = Weights(fusion=0.1)
     for step in range(1500):
         before = snapshot_of(state) if step % 10 == 0 else None
-        change = propose(state, groups, rng, weights).apply(state)
+        change = random_move(state, groups, rng, 0.1).apply(state)
         if change is None:
             continue
         state.settle()
@@ -65,7 +64,7 @@ def test_a_flip_is_taken_back_without_a_question(in_kernels: bool) -> None:
     groups, rng = Groups(problem), random.Random(1)
     for step in range(600):
         before, homes, below, keys = snapshot_of(state), list(state.homes), list(state.below), list(state.keys)
-        change = propose(state, groups, rng, Weights(fusion=0.3)).apply(state)
+        change = random_move(state, groups, rng, 0.3).apply(state)
         if change is None or (step % 3 and state.reprice() and rng.random() < 0.3):
             state.settle()
             continue

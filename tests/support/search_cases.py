@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from superopt.ir.interp import evaluate
 from superopt.ir.program import Program
 from superopt.lab.bench.programs import nets
 from superopt.search.layout import candidates
+from superopt.search.moves import Groups, Move, bit_moves, region, single_moves
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Snapshot
 from superopt.search.state import Problem, State
@@ -113,3 +115,23 @@ def worst_error(have: tuple[np.ndarray, ...], want: tuple[np.ndarray, ...]) -> f
     """Largest difference relative to the largest value of each output."""
     assert [x.shape for x in have] == [x.shape for x in want]
     return max(float(np.abs(a - b).max() / (np.abs(b).max() + 1e-12)) for a, b in zip(have, want, strict=True))
+
+
+def random_move(state: State, groups: Groups, rng: random.Random, fusion: float) -> Move:
+    """A random move of any kind; `fusion` is the share of flips of fusion overrides.  It may change nothing."""
+    problem, kind = state.problem, rng.random()
+    if kind < fusion:
+        moves = bit_moves(state, c) if (c := _drawn(state, problem.fusible, rng)) >= 0 else ()
+    elif kind < fusion + 0.05 and groups.groups:
+        moves = (groups.move(state, rng.randrange(len(groups.groups))),)
+    elif kind < fusion + 0.1 and (c := _drawn(state, problem.movable, rng)) >= 0:
+        moves = (region(state, c, rng.choice(problem.candidates[c]), rng, 0.1),)
+    else:
+        moves = single_moves(state, _drawn(state, range(len(state.selection)), rng))
+    return rng.choice(moves) if moves else Move()
+
+
+def _drawn(state: State, classes: Sequence[int], rng: random.Random) -> int:
+    """A random one of these classes that is in use, or -1."""
+    used = [c for c in classes if state.readers[c]]
+    return rng.choice(used) if used else -1

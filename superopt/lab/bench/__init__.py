@@ -53,7 +53,7 @@ SUITES = {
     "plain": f"{_HERE}.joint:run_plain",
     "rewrites": f"{_HERE}.rewrites:run",
     "schedules": f"{_HERE}.schedules:run",
-    "search": f"{_HERE}.search:run",
+    "search": f"{_HERE}.searches.suite:run",
     "verifier": f"{_HERE}.verifier:run",
     "workshop": f"{_HERE}.workshop:run",
     "zoo": f"{_HERE}.zoo.suite:run",

@@ -8,6 +8,10 @@ kernel is built grow with the nodes.  Figures are processor time, and the expone
 
     superopt bench --suite search [--json]
     superopt bench --suite search --case deep [--json]      the stacks alone
+
+When it is named, mixtures of strategies are compared (`superopt.lab.bench.searches.strategies`):
+
+    superopt bench --suite search --case strategies [--json]
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.kernels.choose.specs import NATIVE
 from superopt.lab.bench import Result, Say, geomean, table, table_with_summary, wanted
 from superopt.lab.bench.programs import nets
+from superopt.lab.bench.searches import strategies
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import Deadline
 from superopt.make.plain import cut, in_regions, own_form
@@ -79,6 +84,8 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
         if wanted(case, cases):
             stacks.append(measure_stack(case, layers, seed))
             say(f"{case}: {stacks[-1]['nodes']} nodes, {sum(stacks[-1][f'{x}_seconds'] for x in _STAGES):.1f} s")
+    named = [case for case in cases if case.startswith(strategies.NAME)]
+    mixtures, told = strategies.run(seed=seed, cases=named, say=say) if named else ([], "")
     rates = [row["proposals_per_second"] for row in rows]
     summary = {
         "max_enodes": float(max((row["enodes"] for row in rows), default=0)),
@@ -90,8 +97,9 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     if len(stacks) > 1:
         summary |= exponents(stacks[0], stacks[-1])
     first = [table(rows, _COLUMNS)] if rows and stacks else []
-    last = table_with_summary(stacks, _DEEP_COLUMNS, summary) if stacks else table_with_summary(rows, _COLUMNS, summary)
-    return [*rows, *stacks], summary, "\n\n".join([*first, last])
+    last = [] if stacks or not rows else [table_with_summary(rows, _COLUMNS, summary)]
+    last = [table_with_summary(stacks, _DEEP_COLUMNS, summary)] if stacks else last
+    return [*rows, *stacks, *mixtures], summary, "\n\n".join([*first, *last, *([told] if told else [])])
 
 
 def exponents(small: Mapping[str, Any], large: Mapping[str, Any]) -> dict[str, float]:
