@@ -99,6 +99,24 @@ def test_prices_leave_time_for_the_moves_that_wait_for_them(monkeypatch: pytest.
     assert meter.rest.left_s < 5.0
 
 
+@pytest.mark.parametrize(("left_s", "room"), [(100.0, 2 * CHECK_EVERY), (0.02 * CHECK_EVERY, 20), (1e-6, 1)])
+def test_a_batch_of_prices_is_what_fits_into_a_part_of_the_time(
+    left_s: float, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It doubles at most."""
+    now = [0.0]
+    monkeypatch.setattr("superopt.machine.deadline.now_s", lambda: now[0])
+
+    class Slow(TableObjective):
+        def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+            now[0] += 0.001 * len(kernels)
+            return super().price(kernels)
+
+    pricer = Pricer(Slow())
+    pricer.price([mk("exp", make_input("x", (n,))) for n in range(1, CHECK_EVERY + 1)], Deadline.within(left_s))
+    assert pricer.room == pytest.approx(room, abs=1)
+
+
 def test_layout_search_finds_channels_last() -> None:
     result = found("convnet")
     assert result.best.predicted_s < 0.9 * result.original.predicted_s
