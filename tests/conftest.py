@@ -11,6 +11,7 @@ import pytest
 from superopt.certify.library import proved_library
 from superopt.machine.shared import paused_collector
 from superopt.machine.switches import plain_kept
+from superopt.make.plain import KernelMaker
 from superopt.store import Store
 
 
@@ -32,6 +33,12 @@ def proofs(tmp_path: Path) -> Path:
         proved_library(known)
         own.put_many("certificates", dict(known.items("certificates")))
     return path
+
+
+@pytest.fixture
+def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No schedules are searched, which takes twenty seconds of a budget in steps."""
+    monkeypatch.setattr(KernelMaker, "searched", lambda *_: None)
 
 
 @pytest.fixture

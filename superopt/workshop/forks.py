@@ -40,6 +40,8 @@ ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "fa
 and take processors from the next timing.  Each of several processes would reserve most of a GPU's memory at start."""
 _UNREAD = frozenset({"PYTEST_CURRENT_TEST"})
 """Variables that no worker reads, and that change too often to start another process for each value."""
+_LATE = frozenset({"XDG_CACHE_HOME"})
+"""Variables that no module reads as it loads: the forking process has none of them, each worker those of its parent."""
 _MOST_BYTES = 1 << 16  # of a message
 _DESCRIPTORS = 4
 _WAIT_S = 0.05  # interval between checks whether the worker is still wanted
@@ -182,7 +184,8 @@ def fork(
     try:
         with _LOCK:
             nursery = _nursery()
-        return nursery.fork(arguments, changes, events, halted)
+        late = {name: os.environ[name] for name in _LATE if name in os.environ}
+        return nursery.fork(arguments, {**late, **changes}, events, halted)
     except OSError:
         return None
 
@@ -226,7 +229,7 @@ def _running() -> _Nursery | None:
 
 def _served() -> tuple[int, dict[str, str], set[int]]:
     """The process, environment and processors that a forking process serves."""
-    environment = {name: value for name, value in os.environ.items() if name not in _UNREAD}
+    environment = {name: value for name, value in os.environ.items() if name not in _UNREAD | _LATE}
     return os.getpid(), environment, os.sched_getaffinity(0)
 
 

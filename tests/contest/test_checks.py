@@ -131,10 +131,12 @@ def test_an_original_without_an_end_is_lost_where_no_budget_ends_it(
     def endless(x: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda y: y.sum() < jnp.inf, lambda y: y * 0.5, x)
 
-    limits = ProcessLimits(silence_s=1.0 if python else 10.0)
+    limits = ProcessLimits(silence_s=1.0 if python else 3.0)  # all the time the loop takes a processor
     monkeypatch.setattr(checks, "ProcessLimits", lambda: limits)
     imported = import_function(called if python else endless, (X,))
-    with Worker(limits) as worker:
+    with Worker() as worker:
+        worker.ready()
+        worker.limits = limits
         runs = OriginalRuns.of(imported, worker=worker)
         assert (runs.worker is None) == python
         monkeypatch.setattr(OriginalRuns, "candidate", None)

@@ -301,10 +301,22 @@ def test_unusable_coefficients_are_refused_with_the_reason(tmp_path: Path, damag
         assert refused.version == OBJECTIVE.version
 
 
+@pytest.fixture
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits of a tenth of their steps, where a test does not look at how well they fit."""
+    whole = analytical.fit
+
+    def short(*given: Any, steps: int = 3000, **options: Any) -> Coefficients:
+        return whole(*given, steps=steps // 10, **options)
+
+    monkeypatch.setattr(analytical, "fit", short)
+
+
 FITS = pytest.mark.parametrize("folds", [2, pytest.param(calibrating.FOLDS, marks=pytest.mark.slow)])
 
 
 @FITS
+@pytest.mark.usefixtures("short_fits")
 def test_calibration_goes_through_the_store(folds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrating, "FOLDS", folds)
     cases = [c for c in SUITE if c.kind in ("scan", "vector")]
@@ -348,6 +360,7 @@ def test_results_of_control_flow_are_read_like_inputs() -> None:
 
 
 @FITS
+@pytest.mark.usefixtures("short_fits")
 def test_calibration_measures_fits_and_says_so(folds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrating, "FOLDS", folds)
     cases = [c for c in SUITE if c.task.startswith(("flat-add", "dot-32", "dot-64x64x64", "vector-128"))]

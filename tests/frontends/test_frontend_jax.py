@@ -14,12 +14,16 @@ from jax import lax
 from jax import numpy as jnp
 
 from superopt.backends.xla import build, to_jax
-from superopt.errors import ArgumentError, SuperoptError
+from superopt.errors import ArgumentError, InputError, SuperoptError
 from superopt.frontends.jax.call import calls_of_import
 from superopt.frontends.jax.jaxpr import Imported, Importer, import_function
 from superopt.ir.graph import Graph
+from superopt.ir.interp import evaluate
 from superopt.ir.program import original_program
 from tests.support.jax_programs import CASES, OPAQUE, ints, rand
+
+QUICKLY = {"xla_backend_optimization_level": 0}
+"""Compiler options of what is called once: XLA takes a third less for it."""
 
 
 def check_close(got: Any, want: Any, scale: float = 1.0) -> None:
@@ -38,7 +42,7 @@ def check_close(got: Any, want: Any, scale: float = 1.0) -> None:
 def run_graph(imported: Imported) -> Any:
     """The imported graph on the example arguments, lowered to XLA."""
     values = [*map(jnp.asarray, imported.examples), *imported.graph.constants.values()]
-    return imported.unflatten(jax.jit(to_jax(imported.graph))(*values))
+    return imported.unflatten(jax.jit(to_jax(imported.graph), compiler_options=QUICKLY)(*values))
 
 
 @functools.cache
@@ -47,16 +51,34 @@ def imported_case(name: str) -> Imported:
     return import_function(fn, args)
 
 
+@functools.cache
+def wanted(name: str) -> Any:
+    """What `jax.jit` gives for a case."""
+    fn, args = CASES[name]()
+    return jax.tree.map(jnp.asarray, jax.jit(fn, compiler_options=QUICKLY)(*args))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_graph_computes_the_function(name: str) -> None:
-    fn, args = CASES[name]()
     imported = imported_case(name)
-    want = jax.jit(fn)(*args)
-    check_close(run_graph(imported), jax.tree.map(jnp.asarray, want))
+    check_close(run_graph(imported), wanted(name))
     assert not imported.refused
     found = set(imported.opaque_ops)
     assert found <= OPAQUE.get(name, set()), f"kept verbatim: {found}"
     assert bool(found) == bool(OPAQUE.get(name)), "the table of opaque operations is out of date"
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not OPAQUE.get(name)])
+def test_the_interpreter_agrees(name: str) -> None:
+    """An oracle without JAX."""
+    imported = imported_case(name)
+    env = {n: np.asarray(jnp.asarray(x)) for n, x in zip(imported.names, imported.examples, strict=True)}
+    check_close(imported.unflatten(evaluate(imported.graph, env)), wanted(name), scale=10)
+
+
+def test_the_interpreter_refuses_opaque_operations() -> None:
+    with pytest.raises(InputError):
+        evaluate(imported_case("sort").graph, {"x": np.asarray(CASES["sort"]()[1][0])})
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -282,9 +304,9 @@ def test_wrapped_is_called_like_the_original(name: str, frozen: Any) -> None:
 def test_wrapped_under_vmap() -> None:
     g, fn, (layers, x) = wrapped("mlp", 0)
     xs = jnp.stack([x, 2 * x])
-    check_close(jax.vmap(g, (None, 0))(layers, xs), jax.vmap(fn, (None, 0))(layers, xs))
+    check_close(jax.vmap(g, (None, 0))(layers, xs), jax.jit(jax.vmap(fn, (None, 0)))(layers, xs))
     stacked = jax.tree.map(lambda w: jnp.stack([w, -w]), layers)
-    check_close(jax.vmap(g)(stacked, xs), jax.vmap(fn)(stacked, xs))
+    check_close(jax.vmap(g)(stacked, xs), jax.jit(jax.vmap(fn))(stacked, xs))
 
 
 def test_wrapped_sort_under_vmap() -> None:
@@ -301,12 +323,12 @@ def test_wrapped_derivatives(frozen: Any) -> None:
 
     for argnums in (0, 1, (0, 1)):
         got = jax.grad(functools.partial(loss, g), argnums)(layers, x)
-        check_close(got, jax.grad(functools.partial(loss, fn), argnums)(layers, x))
+        check_close(got, jax.jit(jax.grad(functools.partial(loss, fn), argnums))(layers, x))
         check_close(jax.jit(jax.grad(functools.partial(loss, g), argnums))(layers, x), got)
     tangent = jax.tree.map(jnp.ones_like, (layers, x))
-    check_close(jax.jvp(g, (layers, x), tangent), jax.jvp(fn, (layers, x), tangent))
-    hess = jax.hessian(lambda x: loss(g, layers, x))(x)
-    check_close(hess, jax.hessian(lambda x: loss(fn, layers, x))(x), scale=10)
+    check_close(jax.jvp(g, (layers, x), tangent), jax.jit(functools.partial(jax.jvp, fn))((layers, x), tangent))
+    hess = jax.jit(jax.hessian(lambda x: loss(g, layers, x)))(x)
+    check_close(hess, jax.jit(jax.hessian(lambda x: loss(fn, layers, x)))(x), scale=10)
 
 
 def test_wrapped_derivative_keeps_custom_rules_and_integer_arguments() -> None:

@@ -1,15 +1,18 @@
 """The ONNX frontend gives the values that the ONNX node tests expect: one test per operator, and hard corners.
 
-The whole suite runs as `superopt bench --suite onnx-nodes`; docs/onnx.md keeps its figure.
+The whole suites run as `superopt bench --suite onnx-nodes` and `onnx-types`; docs/onnx.md keeps their figures.
+Making the cases takes seconds: what needs them stands here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from superopt.lab.bench.onnx.nodes import node_cases, run, run_case
+from superopt.lab.bench.onnx.nodes import node_cases, run, run_case, run_model
+from superopt.lab.bench.onnx.types import check, difference, named, reference, typed_cases
 
 NODES = """
 abs acos_example acosh_example adagrad adam add affine_grid_2d ai_onnx_ml_array_feature_extractor ai_onnx_ml_binarizer
@@ -83,3 +86,37 @@ def test_the_suite_counts_and_prints() -> None:
     assert summary["passed"] == len(rows) - 1
     assert summary["passed_as_function"] == len(rows)
     assert f"{summary['pass_percent']} %" in text
+
+
+# ---- with other types of elements
+
+
+def test_the_suite_of_types_compares() -> None:
+    rows = [check(case, False) for case in typed_cases(["Abs-int8", "Shrink-uint8"])]
+    assert {r.status for r in rows} == {"ok"}
+    assert {(r.op, r.dtype) for r in rows} == {("Abs", "int8"), ("Shrink", "uint8")}
+
+
+def test_an_affine_grid_of_halves_is_rounded_once() -> None:
+    case = next(c for c in typed_cases(["AffineGrid-float16"]) if c.values == "extreme")
+    (got,) = map(np.asarray, run_model(case.model, case.inputs)[1])
+    other = got + np.float16(1)
+    assert "rounded once" in named(case, [got], [other])
+    assert not named(case, [other], [got])
+
+
+def test_the_suite_of_types_sees_a_difference() -> None:
+    case = next(c for c in typed_cases(["Abs-float32"]) if c.values == "test")
+    wanted = reference(case.model, case.inputs)[0]
+    assert not difference(wanted, wanted)
+    assert "for" in difference(wanted + 1, wanted)
+    assert "shape" in difference(wanted[:1], wanted)
+    assert "float64" in difference(wanted.astype(np.float64), wanted)
+    assert not named(case, [wanted + 1], [wanted])
+
+
+def test_sequences_of_unlike_shapes_are_compared_as_a_whole() -> None:
+    case = next(typed_cases(("SplitToSequence-float32",)))
+    parts: list[np.ndarray] = [np.ones(2, np.float32), np.ones(3, np.float32)]
+    assert named(case, [parts], [parts]) != ""
+    assert named(case, [parts], [parts[:1]]) == ""

@@ -150,6 +150,7 @@ def test_printing() -> None:
     assert str(28 - o1 - r) == "28-o1-r"
     assert str(64 * o1 + r) == "64*o1+r"
     assert str((o1 + n) // 3) == "(n+o1)//3"
+    assert str(2 * (n // 3)) == "2*(n//3)"
     assert str(n * n - 2 * n) == "n*n-2*n"
     assert isinstance(n, Poly)
     assert of_atom(Symbol("n")) == n

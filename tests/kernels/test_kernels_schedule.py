@@ -11,7 +11,7 @@ import pytest
 
 from superopt.errors import InputError
 from superopt.ir.expr import subexpressions
-from superopt.ir.graph import make_input, mk
+from superopt.ir.graph import literal, make_input, mk
 from superopt.ir.index import substitute
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph, reads
@@ -272,6 +272,9 @@ BLOCKS = [["split_reduction", "s0", 0, 0, [4]], ["decompose_reduction", "s0", [0
 X = make_input("x", (6, 5))
 DIAGONAL = from_graph([mk("add", X, rows(total(mk("exp", X), 1), X))], scratch={mk("exp", X)})
 REVERSED = from_graph([mk("slice", mk("exp", X), start_indices=(1, 0), limit_indices=(6, 5))], scratch={mk("exp", X)})
+PADDED = from_graph(
+    [mk("pad", mk("exp", X), literal(0.0), padding_config=((0, 2, 0), (0, 0, 0)))], scratch={mk("exp", X)}
+)
 HALF = from_graph([total(make_input("x", (6, 8), "bfloat16"), 1)])
 
 ILLEGAL: list[tuple[LoopProgram, list[Any], list[Any], str]] = [
@@ -323,6 +326,7 @@ ILLEGAL: list[tuple[LoopProgram, list[Any], list[Any], str]] = [
     (TWO, [], ["reverse_compute_at", "out0"], "at 2 indices"),
     (REVERSED, [], ["reverse_compute_at", "out0"], "no scratch buffer"),
     (MATMUL, BLOCKS, ["reverse_compute_at", "out0"], "accumulates"),
+    (PADDED, [], ["reverse_compute_at", "out0"], "outside of 6 elements"),
     (POINTS, [], ["blockize", "out0", 3], "2 axes, not 3"),
     (POINTS, PARALLEL, ["blockize", "out0", 0], "outside parallel axes"),
     (MATMUL, BLOCKS, ["blockize", "s0", 1], "accumulates"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from click.testing import CliRunner
 
+from superopt.lab import reading
+from superopt.lab.house import modules
 from superopt.lab.reading import drawn, functions, main
 
 SOURCE = '''\
@@ -30,7 +33,9 @@ def test_functions_are_methods_and_inner_ones_too() -> None:
     assert found[1].code == "def inner(x): return x"
 
 
-def test_code_is_shown_on_demand_for_the_same_sample() -> None:
+def test_code_is_shown_on_demand_for_the_same_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = {name: path for name, path in modules().items() if name.startswith("superopt.store")}
+    monkeypatch.setattr(reading, "modules", lambda: room)
     read = CliRunner().invoke(main, ["--count", "1", "--seed", "1"]).output
     held = CliRunner().invoke(main, ["--count", "1", "--seed", "1", "--code"]).output
     function = drawn(1, 1)[0]

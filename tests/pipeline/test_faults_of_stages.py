@@ -51,6 +51,7 @@ def test_a_judgement_that_fails_does_not_lose_the_program() -> None:
     assert (outcome.met, outcome.lost) == (True, "")
 
 
+@pytest.mark.usefixtures("unsearched")
 def test_kernels_that_fail_do_not_lose_the_program() -> None:
     outcome = inject(fault("kernels", "superopt.make.forms:forms_of"), RuntimeError)
     assert (outcome.met, outcome.lost) == (True, "")
@@ -62,6 +63,7 @@ def test_a_store_that_fails_does_not_lose_the_program(target: str) -> None:
     assert (outcome.met, outcome.lost) == (True, "")
 
 
+@pytest.mark.usefixtures("unsearched")
 @pytest.mark.parametrize("error", [lambda: OSError(28, "No space left on device"), KeyboardInterrupt])
 @pytest.mark.parametrize(
     "target",
@@ -77,6 +79,7 @@ def test_processes_that_cannot_be_set_up_do_not_lose_the_program(
     assert (outcome.met, outcome.lost) == (True, "")
 
 
+@pytest.mark.usefixtures("unsearched")
 @pytest.mark.parametrize(
     "target",
     [

@@ -67,12 +67,6 @@ BUDGETS = pytest.mark.parametrize("budget", ["10s", pytest.param("300steps", mar
 """Of searches whose outcome a test sets: those of steps judge as long as it takes."""
 
 
-@pytest.fixture
-def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No schedules are searched, which takes twenty seconds of a budget in steps."""
-    monkeypatch.setattr(KernelMaker, "searched", lambda *_: None)
-
-
 def network(p: dict[str, Any], x: Any) -> Any:
     scale = p["gain"] / jnp.sqrt(p["variance"] + 1e-5)
     y = lax.conv_general_dilated(x, p["w"], (1, 1), "SAME") * scale[None, :, None, None]

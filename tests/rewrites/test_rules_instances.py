@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from rewrites.grow.growth import is_law
 from rewrites.language.direction import directions
 from rewrites.language.parse import parse_many
 from rewrites.language.term import Rule
-from rewrites.library import load
+from rewrites.library import by_name, load
 from rewrites.lift.generate import instance
 from tests.support.rules_numeric import check_egraph, check_ir, error, values
 from tests.support.rules_texts import MORE, WRONG
@@ -44,6 +45,14 @@ def test_rule_on_random_graphs(rule: Rule) -> None:
     assert graphs >= 3
     assert on_nodes or is_law(rule)  # the generator emits no op that does nothing
     assert in_egraph or rule.name in ABSORBED or is_law(rule)
+
+
+def test_values_of_instances_have_both_signs_and_are_away_from_zero() -> None:
+    """Else a quotient by one of them differs by rounding alone."""
+    example = next(filter(None, (instance(by_name("dot-assoc"), seed) for seed in SEEDS)))
+    drawn = np.concatenate([x.ravel() for seed in SEEDS for x in example.arrays(seed).values()])
+    assert np.abs(drawn).min() >= 0.25
+    assert drawn.min() < 0 < drawn.max()
 
 
 @pytest.mark.parametrize("rule", [d.rule for r in load() for d in directions(r)[1:] if d.rule], ids=lambda r: r.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Sequence
@@ -31,6 +32,12 @@ from tests.support.search_table import TableObjective
 STEPS = Deadline(steps=6000)
 
 
+@functools.cache
+def found(name: str) -> SearchResult:
+    """The result of the search of a program that several tests look at."""
+    return run(case(name))
+
+
 def run(this: Case, deadline: Deadline = STEPS, seed: int = 0) -> SearchResult:
     """A search under a fresh table objective."""
     return search(this.eg, TableObjective(), SearchSettings(deadline, seed))
@@ -38,8 +45,7 @@ def run(this: Case, deadline: Deadline = STEPS, seed: int = 0) -> SearchResult:
 
 @pytest.mark.parametrize("name", ["convnet", "inverted", "bert", "linear", "lstm"])
 def test_finalists_are_right_and_cheaper(name: str) -> None:
-    this = case(name)
-    result = run(this)
+    this, result = case(name), found(name)
     assert result.best.predicted_s <= min(*result.statistics.starts.values(), result.original.predicted_s)
     assert result.finalists[-1].original
     assert sum(f.original for f in result.finalists) == 1
@@ -94,9 +100,26 @@ def test_prices_leave_time_for_the_moves_that_wait_for_them(monkeypatch: pytest.
     assert meter.rest.left_s < 5.0
 
 
+@pytest.mark.parametrize(("left_s", "room"), [(100.0, 2 * CHECK_EVERY), (0.02 * CHECK_EVERY, 20), (1e-6, 1)])
+def test_a_batch_of_prices_is_what_fits_into_a_part_of_the_time(
+    left_s: float, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It doubles at most."""
+    now = [0.0]
+    monkeypatch.setattr("superopt.machine.deadline.now_s", lambda: now[0])
+
+    class Slow(TableObjective):
+        def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+            now[0] += 0.001 * len(kernels)
+            return super().price(kernels)
+
+    pricer = Pricer(Slow())
+    pricer.price([mk("exp", make_input("x", (n,))) for n in range(1, CHECK_EVERY + 1)], Deadline.within(left_s))
+    assert pricer.room == pytest.approx(room, abs=1)
+
+
 def test_layout_search_finds_channels_last() -> None:
-    this = case("convnet")
-    result = run(this)
+    result = found("convnet")
     assert result.best.predicted_s < 0.9 * result.original.predicted_s
     kernels = [node for graph, _ in result.best.kernels for node in graph.nodes()]
     convs = [n for n in kernels if n.op in ("conv_general_dilated", "macro")]
@@ -107,8 +130,7 @@ def test_layout_search_finds_channels_last() -> None:
 
 def test_merged_products_need_a_group_move() -> None:
     """Each slice alone reads a product that is too large for it; all four together win."""
-    this = case("lstm")
-    result = run(this)
+    result = found("lstm")
     assert result.best.rules["merge"] >= 1
     products = [n for graph, _ in result.best.kernels for n in graph.nodes() if n.op == "dot_general"]
     original = [n for graph, _ in result.original.kernels for n in graph.nodes() if n.op == "dot_general"]
@@ -214,15 +236,14 @@ def test_a_second_search_over_the_same_forms_makes_few_kernels_again(monkeypatch
 
 
 def test_prepared_bytes_are_bounded() -> None:
-    this = case("lstm")
-    free = run(this)
+    this, free = case("lstm"), found("lstm")
     limit = free.lowering.prepared_bytes(free.original.selection)
     bounded = search(this.eg, TableObjective(), SearchSettings(STEPS, max_prepared_bytes=limit))
     assert all(bounded.lowering.prepared_bytes(f.selection) <= limit or f.original for f in bounded.finalists)
 
 
 def test_rule_gains() -> None:
-    result = run(case("lstm"))
+    result = found("lstm")
     gains = rule_gains(result.problem, result.best)
     assert set(gains) == set(result.best.rules)
     whole = result.original.predicted_s - result.best.predicted_s

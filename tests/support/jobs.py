@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from superopt.kernels.llvm.jit import cache_folder
 from superopt.workshop.cluster import RayExecutor
 from superopt.workshop.job import LOST, Event, Failure, Job, WorkerDiedError
 from superopt.workshop.process import ONE_KERNEL, Worker
@@ -30,6 +31,11 @@ def content(data: Mapping[str, Any]) -> Iterator[Event]:
     time.sleep(data.get("seconds", 0.0))
     path = Path(data["path"])
     yield {"event": "content", "bytes": len(path.read_bytes()), "path": str(path)}
+
+
+def cache(_: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the folder in which objects are cached."""
+    yield {"event": "cache", "path": str(cache_folder())}
 
 
 def span(data: Mapping[str, Any]) -> Iterator[Event]:

@@ -16,6 +16,7 @@ from verifier.schedules.domain import Domain, ExhaustedError, QuestionBudget, va
 from verifier.schedules.equal import Equality
 from verifier.schedules.intervals import ExprRanges, interval
 from verifier.schedules.maps import solve
+from verifier.schedules.value import difference
 from verifier.schedules.wire import Encoder, decoder
 
 I, J, K = (Symbol(name, 0, n) for name, n in (("i", 4), ("j", 6), ("k", 2)))
@@ -46,6 +47,14 @@ def _points(facts: list[Poly]) -> Iterator[Mapping[Symbol, int]]:
         point = dict(zip(RANGES, at, strict=True))
         if all(value_at(f, point) >= 0 for f in facts):
             yield point
+
+
+def test_values_that_differ_for_the_largest_integers_alone_are_evaluated() -> None:
+    x = load("x", (i,), "int32")
+    found = difference(x, op("min", "int32", x, const(1_000, "int32")), Domain({I: (0, 4)}))
+    assert found is not None
+    assert found[1] > found[2] == 1_000
+    assert difference(x, op("max", "int32", x, x), Domain({I: (0, 4)})) is None
 
 
 @pytest.mark.parametrize("seed", range(40))

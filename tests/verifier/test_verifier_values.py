@@ -51,6 +51,12 @@ def test_integers_wrap_and_divide_towards_zero(left: ScalarTerm, right: ScalarTe
     assert answer == found or (found == IN_RANGE and answer == "")
 
 
+def test_what_no_machine_integer_holds_is_equal_in_range_alone() -> None:
+    """A constant that no type has says nothing about how types wrap."""
+    beyond = number(2**80)
+    assert equal_integers(Context(), op("add", A, beyond), op("add", beyond, A), ()) == IN_RANGE
+
+
 def test_a_premise_about_values_is_used_where_entries_are_read() -> None:
     left, right = op("max", A, number(0)), A
     assert not equal_integers(Context(), left, right, ())

@@ -32,6 +32,7 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
 from superopt.kernels.llvm.cpu import supported
+from superopt.lab.bench import workshop as suite
 from superopt.lab.bench.workshop import CLUSTER, WORKERS, _equal, _recovered, _scaling
 from superopt.lab.discovery import discover
 from superopt.lab.discovery.judge import still_new
@@ -58,6 +59,8 @@ pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is of the 
 kernels = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 """127.0.0.1, the same in version 6, and ::1 in the tables of the kernel."""
+TWO = 2
+"""Workers where one is lost and another goes on; each of a cluster loads JAX for itself."""
 SQUARE, CONTENT = "tests.support.jobs:square", "tests.support.jobs:content"
 
 
@@ -99,12 +102,21 @@ def _sockets(cluster: RayExecutor) -> set[str]:
     return found
 
 
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite of the workshop with fewer workers, which sleep as long."""
+    monkeypatch.setattr(suite, "WORKERS", TWO)
+    monkeypatch.setattr(suite, "_SLEEPS", suite._SLEEPS * TWO // WORKERS)
+
+
+@pytest.mark.usefixtures("two_workers")
 def test_deterministic_jobs_give_the_local_results(cluster: RayExecutor) -> None:
     jobs, equal = _equal(cluster, 0)
     assert jobs == 16
     assert equal == 1.0
 
 
+@pytest.mark.usefixtures("two_workers")
 def test_jobs_of_a_killed_worker_come_back(cluster: RayExecutor) -> None:
     assert _recovered(cluster, 1)[1] == 1.0
 
@@ -225,7 +237,7 @@ def test_a_discovery_with_a_killed_worker_finds_the_local_rules(
     monkeypatch.setattr(discover, "BATCH", 1)  # each worker has a job
     settings, killing = discover.DiscoverySettings(("dot",), 2, library=False), Killing(cluster)
     local = discover.discover(settings, tmp_path / "local")
-    found = discover.discover(settings, tmp_path / "cluster", workers=Workers(WORKERS, killing))
+    found = discover.discover(settings, tmp_path / "cluster", workers=Workers(TWO, killing))
     assert killing.victim.started == 2
     assert (found.done, found.summary["judged"]) == (True, local.summary["judged"])
     assert not any(still_new(text, local.rules) for text in found.rules)
@@ -236,11 +248,11 @@ def test_a_fuzzer_with_a_killed_worker_counts_what_a_local_one_counts(cluster: R
     """A program that ends its own process is a crash; a worker that is lost is none."""
     ending = FuzzValue("v0", (3,), "float32", "__import__('os')._exit(3)")
     given = FuzzValue("x0", (3,), "float32")
-    cases = [FuzzCase(1, (given,), (ending,), ("v0",), (), "save"), *corpus()[:WORKERS]]
+    cases = [FuzzCase(1, (given,), (ending,), ("v0",), (), "save"), *corpus()[:TWO]]
     killing = Killing(cluster)
     local, found = (
         drive.fuzz(300.0, programs=0, corpus=cases, store=tmp_path / name, reduce=False, workers=workers)
-        for name, workers in (("local", ONE_WORKER), ("cluster", Workers(WORKERS, killing)))
+        for name, workers in (("local", ONE_WORKER), ("cluster", Workers(TWO, killing)))
     )
     assert killing.victim.started in (2, 3)  # once more where the program that ends its process fell to it
     assert found.counts == local.counts
@@ -284,7 +296,7 @@ def test_kernels_of_a_cluster_are_those_of_this_machine(
     def stored(name: str, executor: Executor) -> list[Any]:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
         native.compiled.cache_clear()
-        with TrialPool(WORKERS, Native(), executor) as pool:
+        with TrialPool(TWO, Native(), executor) as pool:
             traces = [found for found in pool.make_all([(graph, None) for graph in graphs]) if isinstance(found, tuple)]
             keys = [Native().key(*one) for one in zip(graphs, traces, strict=True)]
             objects = [made.objects(*(made.find(key) or ())) for key in keys]

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from superopt.kernels.llvm.jit import cache_folder
 from superopt.workshop import forks
-from superopt.workshop.job import PING, WorkerDiedError
+from superopt.workshop.job import PING, Job, WorkerDiedError
 from superopt.workshop.process import ProcessLimits, Worker
 
 
@@ -49,6 +50,24 @@ def test_the_name_of_the_current_test_is_none_of_the_worker(monkeypatch: pytest.
         monkeypatch.setenv("PYTEST_CURRENT_TEST", "another one")
         with Worker() as two:
             assert parent_of(started(two)) == nursery
+
+
+def test_a_worker_has_the_cache_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That folder is found at work: another one is no reason to load JAX again."""
+
+    def cache(worker: Worker) -> str:
+        (event,) = worker.request(Job("make", "tests.support.jobs:cache", {}))
+        return event["path"]
+
+    with Worker() as one:
+        nursery, before = parent_of(started(one)), cache(one)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        with Worker() as two:
+            assert parent_of(started(two)) == nursery
+            assert cache(two) == str(cache_folder()) != before
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        with Worker() as three:
+            assert cache(three) == str(cache_folder())
 
 
 def test_a_worker_is_started_where_what_forked_the_last_one_is_dead() -> None:

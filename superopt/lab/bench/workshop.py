@@ -79,8 +79,8 @@ def _results(executor: Executor, folder: Path, seed: int) -> list[Any]:
     with making as workshop:
         done = workshop.done(jobs)
     made = [done[n] if isinstance(done[n], Failure) else _timeless(done[n]) for n in range(len(jobs))]
-    built = [_built(executor, graph, folder, seed) for graph in graphs]
     with sole_worker(executor) as worker:
+        built = [_built(worker, graph, folder, seed) for graph in graphs]
         return [*made, *built, *(_called(worker, graph, seed) for graph in graphs)]
 
 
@@ -92,19 +92,15 @@ def _called(worker: JobWorker, graph: Graph, seed: int) -> list[bytes]:
     return [x.tobytes() for x in results]
 
 
-def _built(executor: Executor, graph: Any, folder: Path, seed: int) -> list[Event]:
-    """Events of a worker that opens an operator and builds its default schedule."""
+def _built(worker: JobWorker, graph: Any, folder: Path, seed: int) -> list[Event]:
+    """Events of the worker as it opens an operator and builds its default schedule."""
     path = folder / "problem"
     save_problem(path, graph, seed)
     trace = default_trace(from_graph(graph.outputs, name="kernel"), threads=1)
     data = {"graph": print_graph(graph), "threads": 1}
-    seat = executor.seats(1, ONE_KERNEL)[0]
-    try:
-        opened = list(seat.worker.request(Job("make", f"{_CANDIDATES}:open_graph", data, {"problem": str(path)})))
-        built = seat.worker.request(Job("make", f"{_CANDIDATES}:build_candidates", {"indices": [0], "traces": [trace]}))
-        return _timeless([*opened, *built])
-    finally:
-        seat.worker.end()
+    opened = list(worker.request(Job("make", f"{_CANDIDATES}:open_graph", data, {"problem": str(path)})))
+    built = worker.request(Job("make", f"{_CANDIDATES}:build_candidates", {"indices": [0], "traces": [trace]}))
+    return _timeless([*opened, *built])
 
 
 def _timeless(events: Any) -> list[Event]:

@@ -19,6 +19,7 @@ from typing import Any
 from superopt.ir.graph import Graph, Node, make_input, topological
 from superopt.ir.program import replace
 from superopt.ir.text import print_graph
+from superopt.machine.shared import paused_collector
 
 MOST_FORMS = 6
 
@@ -89,4 +90,5 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a file of compressed JSON lines; none if there is no file."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    with paused_collector():  # it would look at the growing list again and again
+        return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]

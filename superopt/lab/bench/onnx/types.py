@@ -89,7 +89,7 @@ class TypeRow:
 def typed_cases(parts: Sequence[str] = ()) -> Iterator[TypeCase]:
     """All cases, or those whose `operator-type` contains one of `parts`."""
     for number, (op, dtype, model, inputs) in enumerate(contrib_cases()):
-        if not parts or any(p in f"com.microsoft.{op}-{dtype}" for p in parts):
+        if _is_wanted(f"com.microsoft.{op}", dtype, parts):
             yield TypeCase(f"com.microsoft.{op}", dtype, f"contrib_{number}", "test", model, inputs)
     taken: Counter[str] = Counter()
     for test in node_cases():
@@ -108,21 +108,23 @@ def typed_cases(parts: Sequence[str] = ()) -> Iterator[TypeCase]:
         inputs = dict(zip([v.name for v in model.graph.input], given, strict=False))
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
         kinds = ("test", "extreme") if taken[node.op_type] == 1 else ("test",)
-        for case in _typed(test.name, model, schema, inputs, kinds):
-            name = f"{case.op}-{case.dtype}"
-            if not parts or any(p in name for p in parts):
-                yield case
+        yield from _typed(test.name, model, schema, inputs, kinds, parts)
+
+
+def _is_wanted(op: str, dtype: str, parts: Sequence[str]) -> bool:
+    return not parts or any(p in f"{op}-{dtype}" for p in parts)
 
 
 def _typed(
-    name: str, model: onnx.ModelProto, schema: Any, inputs: dict[str, Any], kinds: Sequence[str]
+    name: str, model: onnx.ModelProto, schema: Any, inputs: dict[str, Any], kinds: Sequence[str], parts: Sequence[str]
 ) -> Iterator[TypeCase]:
     node = model.graph.node[0]
     allowed = {c.type_param_str: list(c.allowed_type_strs) for c in schema.type_constraints}
     formals = [schema.inputs[min(i, len(schema.inputs) - 1)] for i in range(len(node.input))]
     variables = dict.fromkeys(f.type_str for f in formals if f.type_str in allowed)
     if not variables or subgraphs(node):  # bodies state the types of what they are given
-        yield TypeCase(node.op_type, "-", name, "test", model, inputs)
+        if _is_wanted(node.op_type, "-", parts):
+            yield TypeCase(node.op_type, "-", name, "test", model, inputs)
         return
     casts = node.op_type in ("Cast", "CastLike")
     for variable in variables:
@@ -132,7 +134,7 @@ def _typed(
             continue
         for text in sorted(allowed[variable]):
             dtype = _dtype(text)
-            if dtype is None:
+            if dtype is None or not _is_wanted(node.op_type, dtype.name, parts):
                 continue
             outputs = _output_names(node, schema, variable)
             for values in kinds:
