@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rewrites.build.arrange import broadcast
+from rewrites.build.arrange import arrange, broadcast
 from rewrites.build.target import IRTarget
 from rewrites.match.labels import Layout
 from superopt.ir.build import kernel, tensor
@@ -36,4 +36,23 @@ def test_a_tensor_is_broadcast_in_one_operation_unless_an_axis_is_new_in_part(la
     sizes = dict(entry for axis in lay for entry in axis)
     spread = given.reshape([sizes[label] if label in (1, 2) else 1 for label in order])
     wanted = np.broadcast_to(spread, [sizes[label] for label in order]).reshape(node.shape)
+    np.testing.assert_array_equal(evaluate(graph, {"x": given})[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("lay", "goal", "ops"),
+    [
+        (((A, B), (C,)), ((C,), (A, B)), ["transpose"]),
+        (((A, B), (C,)), ((A,), (C,), (B,)), ["reshape", "transpose"]),
+        (((A, B), (C,)), ((B, A), (C,)), ["reshape", "transpose", "reshape"]),
+    ],
+)
+def test_axes_stay_merged_where_they_move_as_a_block(lay: Layout, goal: Layout, ops: list[str]) -> None:
+    x = tensor("x", 12, 5)
+    node, _ = arrange(IRTarget(), (x, lay), goal)
+    graph = kernel(node)
+    assert [n.op for n in graph.nodes() if n.op != "input"] == ops
+    given = np.arange(60, dtype=np.float32).reshape(12, 5)
+    order = [label - 1 for axis in goal for label, _ in axis]
+    wanted = given.reshape(3, 4, 5).transpose(order).reshape(node.shape)
     np.testing.assert_array_equal(evaluate(graph, {"x": given})[0], wanted)

@@ -19,8 +19,6 @@ import superopt
 FAST: dict[str, Any] = {"search": False, "store": False}
 COUNT = int(sys.argv[1])
 W = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
-FEW = ("default", "explicit", "auto", "last device")
-"""Where arguments of the first function lie; the other one, whose prepared tensors must follow, shows all places."""
 X = jnp.linspace(0, 1, 64, dtype=jnp.float32).reshape(8, 8)
 
 
@@ -71,8 +69,6 @@ def main() -> int:
             "shard_map": lambda f, x: jax.shard_map(f, mesh=explicit, in_specs=P("x"), out_specs=P("x"))(X),
         }
         for place, x in places.items():
-            if fn is elementwise and place not in FEW:
-                continue
             for how, use in uses.items():
                 if how == "shard_map" and place != "default":
                     continue
