@@ -182,7 +182,7 @@ def _check(
     labels = ElementLabels(key, exact=plan.numerics == "exact", bodies=bodies)
     sides = [*(pair for pairs in steps for pair in pairs), *given]
     order = tasks(original.outputs, sides, outputs)
-    if (count := sum(_elements(task.node) for task in order)) > most:
+    if (count := sum(visited_elements(task.node) for task in order)) > most:
         raise FileLimitError(
             f"a round of the validation looks at {count:.0f} elements; a file of this size is given {most:.0f}",
             hint="validate it without a limit if you trust where it comes from",
@@ -199,11 +199,12 @@ def _check(
     raise _PlanRefused(f"labels still change after {_PASSES} rounds")
 
 
-def _elements(node: Node) -> float:
+def visited_elements(node: Node) -> float:
     """Count the elements that labelling a node visits: of its operands and results, for each place of a window."""
     sizes = [float(math.prod(t.shape)) for x in (node, *node.inputs) for t in x.types]  # pyright: ignore[reportArgumentType] -- numbers
-    window: Any = node.inputs[1].shape if node.op == "conv_general_dilated" else ()
-    window = dict(node.attrs).get("window_dimensions", window[2:])
+    window: Any = dict(node.attrs).get("window_dimensions", ())
+    if node.op == "conv_general_dilated":
+        window = [node.inputs[1].shape[axis] for axis in node["dimension_numbers"][1][2:]]
     return sum(sizes) * float(math.prod(window))
 
 

@@ -18,7 +18,7 @@ import superopt
 from rewrites.egraph.convert import import_graph
 from superopt.certify.library import ledger_of, proved_library
 from superopt.certify.plan import Plan, empty_plan, read_plan
-from superopt.certify.validate import validate
+from superopt.certify.validate import validate, visited_elements
 from superopt.commands.main import cli
 from superopt.errors import InputError
 from superopt.explore.exploration import explore
@@ -537,6 +537,21 @@ def test_the_command_line_validates_a_file(saved: Path, tmp_path: Path, monkeypa
     said = CliRunner().invoke(cli, ["verify", "--program", str(path)])
     assert said.exit_code == 3
     assert "NOT VALIDATED" in said.output
+
+
+def test_windows_of_convolutions_are_counted_in_every_layout() -> None:
+    def convolved(orders: tuple[str, str, str], shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Node:
+        x, w = (np.ones(shape, np.float32) for shape in shapes)
+
+        def fn(x: Any, w: Any) -> Any:
+            return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=orders)
+
+        (out,) = import_function(fn, (x, w)).graph.outputs
+        return out
+
+    first = convolved(("NCHW", "OIHW", "NCHW"), ((1, 8, 10, 10), (16, 8, 3, 3)))
+    last = convolved(("NHWC", "HWIO", "NHWC"), ((1, 10, 10, 8), (3, 3, 8, 16)))
+    assert visited_elements(first) == visited_elements(last) == 9 * (10 * 10 * (8 + 16) + 16 * 8 * 9)
 
 
 def test_an_onnx_network_is_validated_from_its_file_and_model(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_programs_that_are_not_predicted_to_be_faster_are_not_returned() -> None
         by_xla_s=lambda form: seconds.get(form.name, 1.0),
         loops=(),
     )
-    choices = by_prediction(found)
+    choices = by_prediction(found, ())
     assert [choice.candidate.name for choice in choices] == ["faster", "fast", "original"]
     assert [choice.measured.speedup.ratio for choice in choices] == [4.0, 2.0, 1.0]
     assert {choice.measured.speedup.basis for choice in choices} == {"predicted"}
