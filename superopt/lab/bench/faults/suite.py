@@ -86,7 +86,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say, count: int = 
         files = count * _OFTEN.get(kind, 1)
         if kind == "onnx":
             need("onnx", "reading mutated ONNX models")
-        told.append(_stages(count) if kind == "stages" else _files(kind, MODULES[kind], files, seed, say))
+        told.append(_stages(count, say) if kind == "stages" else _files(kind, MODULES[kind], files, seed, say))
         say(f"{kind}: {told[-1].files} files, {len(told[-1].faults)} faults told")
     rows = [x.row() for x in told]
     fields = ("files", "untyped", "deaths", "outside", "foreign_answers", "lost_results", "over_limits")
@@ -168,8 +168,8 @@ def keep(path: Path, kind: str, seed: int, number: int, folder: Path | None = No
     return f"{KEPT}/{target.name}"
 
 
-def _stages(count: int) -> _Found:
-    """Put faults into the stages of an optimisation."""
+def _stages(count: int, say: Say) -> _Found:
+    """Put faults into the stages of an optimisation, and tell of each."""
     from superopt.lab.bench.faults import results  # late: the worker, which imports this module, is to stay small
 
     stages = _Found("stages")
@@ -178,6 +178,7 @@ def _stages(count: int) -> _Found:
         if outcome.lost:
             stages.count_fault("", "lost_results", f"{outcome.fault.target}: {outcome.error}: {outcome.lost}")
         stages.files += 1
+        say(f"{outcome.fault.target}: {outcome.lost or 'kept'}")
 
     results.lost_results(most=count, progress=note)
     return stages
