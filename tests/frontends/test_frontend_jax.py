@@ -53,7 +53,7 @@ def imported_case(name: str) -> Imported:
 
 @functools.cache
 def wanted(name: str) -> Any:
-    """What `jax.jit` gives for a case."""
+    """Results of `jax.jit` for a case."""
     fn, args = CASES[name]()
     return jax.tree.map(jnp.asarray, jax.jit(fn, compiler_options=QUICKLY)(*args))
 

@@ -56,18 +56,26 @@ def test_finalists_are_right_and_cheaper(name: str) -> None:
         assert result.lowering.prepared_bytes(finalist.selection) == program.prepared_bytes
 
 
+class SlowTable(TableObjective):
+    """Prices of a table, each of which takes so many seconds of a made-up clock; keeps what it is asked."""
+
+    def __init__(self, now: list[float], each_s: float) -> None:
+        super().__init__()
+        self.now, self.each_s, self.asked = now, each_s, list[Graph]()
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        self.asked += kernels
+        self.now[0] += self.each_s * len(kernels)
+        return super().price(kernels)
+
+
 def test_what_there_is_no_time_to_price_is_not_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first sweep asks for hundreds of kernels, each of which may take tens of milliseconds to be cut and priced."""
     now = [0.0]
     monkeypatch.setattr("superopt.machine.deadline.now_s", lambda: now[0])
 
-    class Slow(TableObjective):
-        def price(self, kernels: Sequence[Graph]) -> np.ndarray:
-            now[0] += 0.1 * len(kernels)
-            return super().price(kernels)
-
     problem = case("convnet").problem()
-    problem = Problem(problem.snapshot, Pricer(Slow()), problem.candidates)
+    problem = Problem(problem.snapshot, Pricer(SlowTable(now, 0.1)), problem.candidates)
     state = State(problem, problem.snapshot.original())
     asked, begin_s = len(problem.pricer.by_node), now[0]
     through(descend(state, Groups(problem), random.Random(0), Meter(Deadline.within(1.0))))
@@ -82,19 +90,13 @@ def test_prices_leave_time_for_the_moves_that_wait_for_them(monkeypatch: pytest.
     """Under a clock, kernels that take long to cut come last."""
     now = [0.0]
     monkeypatch.setattr("superopt.machine.deadline.now_s", lambda: now[0])
-    asked: list[bool] = []
-
-    class Slow(TableObjective):
-        def price(self, kernels: Sequence[Graph]) -> np.ndarray:
-            asked.extend(any(node.op == "macro" for node in kernel.nodes()) for kernel in kernels)
-            now[0] += 0.1 * len(kernels)
-            return super().price(kernels)
-
-    pricer = Pricer(Slow())
+    slow = SlowTable(now, 0.1)
+    pricer = Pricer(slow)
     plain = [mk("exp", make_input("x", (n,))) for n in range(1, 30)]
     macros = [mk("macro", node.inputs[0], rule="fast", op="exp", attrs=()) for node in plain]
     meter = Meter(Deadline.within(10.0)).share(0.9)
     pricer.price([*macros, *plain], meter.for_prices)
+    asked = [any(node.op == "macro" for node in kernel.nodes()) for kernel in slow.asked]
     assert asked == sorted(asked)
     assert 29 < len(asked) < 50
     assert meter.rest.left_s < 5.0
@@ -108,12 +110,7 @@ def test_a_batch_of_prices_is_what_fits_into_a_part_of_the_time(
     now = [0.0]
     monkeypatch.setattr("superopt.machine.deadline.now_s", lambda: now[0])
 
-    class Slow(TableObjective):
-        def price(self, kernels: Sequence[Graph]) -> np.ndarray:
-            now[0] += 0.001 * len(kernels)
-            return super().price(kernels)
-
-    pricer = Pricer(Slow())
+    pricer = Pricer(SlowTable(now, 0.001))
     pricer.price([mk("exp", make_input("x", (n,))) for n in range(1, CHECK_EVERY + 1)], Deadline.within(left_s))
     assert pricer.room == pytest.approx(room, abs=1)
 

@@ -97,8 +97,8 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     if len(stacks) > 1:
         summary |= exponents(stacks[0], stacks[-1])
     first = [table(rows, _COLUMNS)] if rows and stacks else []
-    last = [] if stacks or not rows else [table_with_summary(rows, _COLUMNS, summary)]
-    last = [table_with_summary(stacks, _DEEP_COLUMNS, summary)] if stacks else last
+    shown, columns = (stacks, _DEEP_COLUMNS) if stacks else (rows, _COLUMNS)
+    last = [table_with_summary(shown, columns, summary)] if shown else []
     return [*rows, *stacks, *mixtures], summary, "\n\n".join([*first, *last, *([told] if told else [])])
 
 
