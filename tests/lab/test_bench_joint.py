@@ -19,17 +19,19 @@ from superopt.report.data import JudgedFinalist
 
 def _plain_row(case: str, over_plain: float, vs_jax: float, seconds: float) -> dict[str, object]:
     return {"case": case, "over_plain": over_plain, "vs_jax": vs_jax, "plain_vs_jax": vs_jax / over_plain,
-            "plain_seconds": seconds, "product_seconds": 30.0, "noise_floor": 0.02, "product_vs_f64": 1e-6}  # fmt: skip
+            "plain_seconds": seconds, "product_seconds": 30.0, "noise_floor": 0.02, "product_vs_f64": 1e-6,
+            "proposals": 900, "proposals_per_second": 90.0}  # fmt: skip
 
 
 def _row(
     case: str, over: tuple[float, float, float], vs_jax: float, said: tuple[float | None, float | None, float | None],
-    late: bool = False,
+    late: bool = False, proposals: int = 0,
 ) -> dict[str, object]:  # fmt: skip
     gains = dict(zip(("over_plain", "over_no_rewrites", "over_no_kernels"), over, strict=True))
     tau, regret, error = said
     return {"case": case, "vs_jax": vs_jax, "tau": tau, "tau_apart": tau, "regret": regret, "program_error": error,
-            "over_budget": late, "noise_floor": 0.02, **gains}  # fmt: skip
+            "over_budget": late, "noise_floor": 0.02, "proposals": proposals,
+            "proposals_per_second": proposals / 10, **gains}  # fmt: skip
 
 
 def test_cases() -> None:
@@ -40,7 +42,8 @@ def test_cases() -> None:
 
 def test_summary() -> None:
     rows = [
-        _row("bert_base", (1.0, 1.1, 1.5), 1.9, (0.5, 0.02, 0.1)),
+        _row("bert_base", (1.0, 1.1, 1.5), 1.9, (0.5, 0.02, 0.1), proposals=700),
+        _row("squeezenet", (1.0, 1.0, 1.0), 1.0, (None, None, None), proposals=800),
         _row("lstm_step", (2.0, 1.2, 0.96), 4.0, (None, 0.04, None), late=True),
         _row("low_rank_chain", (0.98, 1.0, 1.0), 9.0, (0.7, None, 0.3)),
         _row("bert_one_layer", (0.5, 0.5, 0.5), 2.0, (-1.0, 9.0, 9.0), late=True),
@@ -48,11 +51,15 @@ def test_summary() -> None:
     ]
     summary = joint.summarise(rows)
     assert summary == pytest.approx({
-        "geomean_vs_plain": 1.96 ** (1 / 3),
-        "geomean_vs_no_rewrites": 1.32 ** (1 / 3),
+        "networks_vs_plain": 2 ** (1 / 3),  # low_rank_chain is left out
+        "median_vs_plain": 1.0,
+        "min_proposals": 700,  # of whole networks
+        "proposals_per_second": 70.0,
+        "geomean_vs_plain": 1.96 ** (1 / 4),
+        "geomean_vs_no_rewrites": 1.32 ** (1 / 4),
         "min_vs_alternatives": 0.96,
-        "geomean_vs_jax": 68.4 ** (1 / 3),
-        "core_vs_jax": 6.0,
+        "geomean_vs_jax": 68.4 ** (1 / 4),
+        "core_vs_jax": 36.0 ** (1 / 3),
         "tau_finalists": 0.6,
         "tau_finalists_apart": 0.6,
         "pick_regret": 0.03,

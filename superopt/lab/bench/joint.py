@@ -47,6 +47,7 @@ from superopt.report.data import JudgedFinalist
 
 WHOLE = ("bert_base", "gpt2_prefill", "vit_b16", "mobilenet_v2", "efficientnet_b0", "convnext_tiny")
 BLOCKS = ("inception_block", "llama_decode", "linear_attention_encoder", "unet_block")
+SYNTHETIC = ("linear_attention", "low_rank_chain")  # gains of tens that one rule makes: left out of `networks_vs_plain`
 DEEP, ONE_LAYER = "bert_base", "bert_one_layer"  # the second for its ratio to the first alone: no figure else has it
 PLAIN_CASES = (*WHOLE, *CORE)
 CASES = (*PLAIN_CASES, *BLOCKS)
@@ -80,6 +81,8 @@ _PLAIN_COLUMNS = (
     *_ratio("vs_jax", "product over jax", ".2f"),
     *_ratio("over_plain", "product over plain", ".3f"),
     ("noise_floor", "noise floor", ".3f"),
+    ("proposals", "proposals", ",d"),
+    ("proposals_per_second", "proposals/s", ",.0f"),
     ("plain_seconds", "plain s", ".1f"),
     ("product_seconds", "product s", ".1f"),
     ("jax_vs_f64", "jax vs f64", ".1e"),
@@ -92,6 +95,8 @@ _COLUMNS = (
     *_ratio("vs_jax", "product over jax", ".2f"),
     *(column for name in OTHERS for column in _ratio(f"over_{name}", f"over {name.replace('_', ' ')}", ".3f")),
     ("noise_floor", "noise floor", ".3f"),
+    ("proposals", "proposals", ",d"),
+    ("proposals_per_second", "proposals/s", ",.0f"),
     *((f"{name}_seconds", f"{name.replace('_', ' ')} s", ".1f") for name in OPTIONS),
     ("over_budget", "over budget", "d"),
     ("tau", "tau", ".2f"),
@@ -142,7 +147,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     def known(key: str) -> list[float]:
         return [row[key] for row in good if row[key] is not None]
 
-    summary = {
+    summary = searched(good) | {
         "geomean_vs_plain": mean_gain("over_plain"),
         "geomean_vs_no_rewrites": mean_gain("over_no_rewrites"),
         "min_vs_alternatives": min((row[f"over_{name}"] for row in good for name in OTHERS), default=0.0),
@@ -166,12 +171,24 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def searched(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Gains over plain of all but `SYNTHETIC`, and the fewest proposals of a search of a whole network."""
+    gains = [row["over_plain"] for row in rows if row["case"] not in SYNTHETIC]
+    networks = [row for row in rows if row["case"] in NETWORKS]
+    return {
+        "networks_vs_plain": geomean(gains),
+        "median_vs_plain": median(gains) if gains else 0.0,
+        "min_proposals": min((row["proposals"] for row in networks), default=0.0),
+        "proposals_per_second": min((row["proposals_per_second"] for row in networks), default=0.0),
+    }
+
+
 def summarise_plain(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Least ratios over plain and over jax, the mean over the core programs, seconds, and failures."""
     good = [row for row in rows if "failure" not in row]
     ratios = {row["case"]: row["vs_jax"] for row in good}
     seconds = sorted((row["plain_seconds"] for row in good), reverse=True)
-    summary = {
+    summary = searched(good) | {
         "min_over_plain": min((row["over_plain"] for row in good), default=0.0),
         "min_vs_jax": min(ratios.values(), default=0.0),
         "min_plain_vs_jax": min((row["plain_vs_jax"] for row in good), default=0.0),
@@ -212,6 +229,8 @@ def measure_case(case: str, budget: str, seed: int, names: Sequence[str]) -> dic
         }
         if name == "product":
             row |= agreement(built.report.finalists) | {"predicted_ms": built.report.predicted_ms}
+            tried, spent_s = (built.report.search.get(key, 0) for key in ("proposals", "seconds"))
+            row |= {"proposals": tried, "proposals_per_second": tried / spent_s if spent_s else 0.0}
         calls[name] = partial(built, params, *inputs)
     limit_s = parse_budget(budget).seconds
     row["over_budget"] = limit_s is not None and row["product_seconds"] > LATE * limit_s
