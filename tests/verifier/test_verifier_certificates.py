@@ -83,6 +83,7 @@ def _edit(monkeypatch: pytest.MonkeyPatch, file: str | None, function: str) -> N
         return tree
 
     monkeypatch.setattr(digests, "parse_module", parsed)
+    monkeypatch.setattr(digests, "state", lambda: "edited")
 
 
 @pytest.mark.parametrize(
@@ -193,6 +194,27 @@ def test_proofs_of_the_library_ship_as_they_are_made() -> None:
     for certificate in made.values():
         row = {**known[certificate.key], "milliseconds": certificate.milliseconds}
         assert row == json.loads(json.dumps(asdict(certificate)))
+
+
+def test_digests_that_ship_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = json.loads(digests.SHIPPED.read_text(encoding="utf-8"))
+    digests.write(load(), tmp_path / "digests.json")
+    assert known == json.loads((tmp_path / "digests.json").read_text(encoding="utf-8")), (
+        "python -m verifier.record.shipped writes them"
+    )
+
+    def read(text: str) -> str:
+        (tmp_path / "digests.json").write_text(text, encoding="utf-8")
+        for made in (digests._shipped, digests.denotation):
+            made.cache_clear()
+        return digests.denotation("dot")
+
+    right = known["digests"]["dot"]
+    monkeypatch.setattr(digests, "SHIPPED", tmp_path / "digests.json")
+    assert read(json.dumps({"state": known["state"], "digests": {"dot": "as written"}})) == "as written"
+    assert read(json.dumps({"state": "edited since", "digests": {"dot": "as written"}})) == right
+    for text in ("", "[]", "{}", '{"state": 1}'):
+        assert read(text) == right
 
 
 def test_proofs_that_ship_are_used_under_their_key_alone(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from rewrites.library import load
 from superopt.errors import InputError
 from superopt.files.reading import json_of, text_file
+from verifier.record import digests
 from verifier.record.ledger import Ledger, require_proved
 
 SHIPPED = Path(__file__).with_name("library.json")
@@ -36,7 +37,12 @@ def shipped(path: Path = SHIPPED) -> Mapping[str, Mapping[str, Any]]:
 
 
 def write(path: Path = SHIPPED) -> int:
-    """Prove the library and write its certificates, one a line; return their number."""
+    """Write the digests of the sources, then prove the library and write its certificates, one a line.
+
+    Returns:
+        The number of certificates.
+    """
+    digests.write(load())
     _, certificates = require_proved(load(), Ledger())
     by_key = {
         certificate.key: certificate for certificate in certificates.values()
