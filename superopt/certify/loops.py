@@ -11,11 +11,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from superopt.errors import SuperoptError
-from superopt.ir.graph import Graph, Node, make_input, topological
+from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.index import Poly, symbol
 from superopt.ir.inline import STEPS
 from superopt.ir.loop_steps import LoopStep
-from superopt.ir.loops import LoopParts, adds_row, counters, powers, row_of, sums, tail_of
+from superopt.ir.loops import (
+    LoopParts,
+    adds_row,
+    counters,
+    multiplied_again,
+    powers,
+    projections,
+    row_of,
+    sums,
+    tail_of,
+)
 from superopt.ir.program import replace
 from superopt.ir.types import INTEGERS
 from verifier.rules.prove import FINITE
@@ -53,6 +63,8 @@ def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
         return _prove_carry(step, numerics)
     proofs: list[LoopProof] = []
     try:
+        if step.kind == "projected":
+            proofs.append(_prove_projected(step))
         for value, instead in zip(step.values, step.instead, strict=True):
             proofs.append(_prove_value(step, value, instead))
     except Stop as stop:
@@ -77,6 +89,22 @@ def _prove_carry(step: LoopStep, numerics: str) -> LoopProof:
     if numerics == "exact":
         raise LoopStepError("sums and products have another order")
     return LoopProof("real", (FINITE,))
+
+
+def _prove_projected(step: LoopStep) -> LoopProof:
+    """Prove that the product of the next carry with a matrix is the next of the products.
+
+    Raises:
+        LoopStepError, Stop: it is not.
+    """
+    seen = projections(step.loop).get(step.number)
+    if seen is None:
+        raise LoopStepError(f"carry {step.number} is not projected")
+    parts = LoopParts(step.loop)
+    carry, after = parts.split(parts.body.inputs)[1][step.number], parts.body.outputs[step.number]
+    of_next = mk(seen.op, *[after if x is carry else x for x in seen.inputs], **dict(seen.attrs))
+    inputs = parts.body.inputs
+    return _equal(Graph(inputs, (of_next,)), Graph(inputs, (multiplied_again(after, carry, seen),)))
 
 
 def _prove_value(step: LoopStep, value: Node, instead: Node) -> LoopProof:

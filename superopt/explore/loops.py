@@ -8,6 +8,8 @@
     sunk        products that only results need, not the next trip, are products of all trips behind the loop.
     summed      rows that a loop only adds up, and scales by a number each trip, are a sum.
     powered     products with one matrix, trip by trip, are one with a power of it.
+    projected   a matrix that trips multiply on one side, and results read through a product on the other, is carried
+                as that product.
     unrolled    a few trips, each a product with weights of its own (a stack of layers), are a program without a loop.
 
 Every step is proved at its place before it is taken (`superopt.certify.loops`).
@@ -16,7 +18,7 @@ Every step is proved at its place before it is taken (`superopt.certify.loops`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
@@ -38,7 +40,9 @@ from superopt.ir.loops import (
     counters,
     is_stuck,
     loops_of,
+    multiplied,
     powers,
+    projections,
     sums,
     tail_of,
     value_bytes,
@@ -89,6 +93,8 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
             yield from _folds(graph, loop)
             yield from _gathers(graph, loop)
         yield from _hoists(graph, loop, products)
+        if products:
+            yield from _projections(graph, loop)
         for number in _sinks(loop):
             yield LoopStep("sunk", graph.inputs, loop, number=number)
         for number in sums(loop):
@@ -273,6 +279,41 @@ def _gathers(graph: Graph, loop: Node) -> Iterator[LoopStep]:
         made = None if form is None else form.as_product(carry)
         if made is not None and _is_power_cheaper(made, parts.length):
             yield LoopStep("body", graph.inputs, loop, (result,), (made,))
+
+
+def _projections(graph: Graph, loop: Node) -> Iterator[LoopStep]:
+    """Carried matrices that nothing but results reads, each through a thinner product; `(C P) B` as `C (P B)` first."""
+    parts, read = LoopParts(loop), {n["index"] for n in graph.nodes() if n.op == "result" and n.inputs[0] is loop}
+    depends, (_, carries, _) = parts.depends(), parts.split(parts.body.inputs)
+    nodes = parts.body.nodes()
+    for number, carry in enumerate(carries):
+        if number in read or len(loop.types) == 1:
+            continue
+        seen = projections(loop).get(number)
+        if seen is not None and value_bytes([seen]) < value_bytes([carry]):
+            yield LoopStep("projected", graph.inputs, loop, number=number)
+        after = parts.body.outputs[number]
+        others = [n for n in nodes if carry in n.inputs and n is not after]
+        if multiplied(after, carry, depends) != 0 or len(others) != 1 or multiplied(others[0], carry, depends) != 0:
+            continue
+        outer = [n for n in nodes if others[0] in n.inputs]
+        made = _right_first(outer[0], others[0], carry, depends) if len(outer) == 1 else None
+        if made is not None and others[0] not in parts.body.outputs:
+            yield LoopStep("body", graph.inputs, loop, (outer[0],), (made,))
+
+
+def _right_first(outer: Node, inner: Node, carry: Node, depends: Mapping[Node, int]) -> Node | None:
+    """`(C P) B` as `C (P B)`, where B is thinner than P; None where the products are no such chain."""
+    if not is_plain(outer) or outer.inputs[0] is not inner or depends[outer.inputs[1]] != FIXED:
+        return None
+    (of_inner,), (of_other,) = outer["dimension_numbers"][0]
+    other = outer.inputs[1]
+    if of_inner != inner.type.rank - 1 or other.type.rank > 2 or value_bytes([other]) >= value_bytes([carry]):
+        return None
+    pair = {"dimension_numbers": (((1,), (of_other,)), ((), ()))}
+    return mk(
+        inner.op, inner.inputs[0], mk(outer.op, carry, other, **{**dict(outer.attrs), **pair}), **dict(inner.attrs)
+    )
 
 
 def _is_layers(loop: Node) -> bool:

@@ -5,6 +5,8 @@
     counted     A carry that grows by a literal each trip is a row of a sequence.
     summed      A carry that only adds a row each trip, scaled or not, is a sum over the rows.
     powered     A carry that each trip multiplies by one matrix is multiplied by a power of it.
+    projected   A carry that each trip multiplies on one side, and that is read through one product on its other side,
+                is carried as that product.
     unrolled    A loop of few trips is the trips, one after the other (`superopt.ir.inline`).
 
 Each function maps a loop to nodes for its results, in their order.  That `hoisted` keeps the values rests on the
@@ -13,7 +15,7 @@ equality of the values with their stacks, which is proved elsewhere; the others 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
@@ -362,6 +364,64 @@ def powered(loop: Node, number: int) -> tuple[Node, ...]:
             power = mk(step.op, power, power, **square)
     assert result is not None
     return _without_carry(loop, number, result, fixed, carries, rows)
+
+
+def projections(loop: Node) -> dict[int, Node]:
+    """The carries of a loop that are matrices and can be carried as a product with another, and that product.
+
+    Each trip multiplies such a carry by a matrix that stays the same.  All else that reads it is one product, on its
+    other side, with what stays the same too.
+    """
+    parts = LoopParts(loop)
+    depends, (_, carries, _) = parts.depends(), parts.split(parts.body.inputs)
+    nodes, outputs = parts.body.nodes(), parts.body.outputs
+    products: dict[int, Node] = {}
+    for number, carry in enumerate(carries):
+        step = outputs[number]
+        side = multiplied(step, carry, depends)
+        others = [n for n in nodes if carry in n.inputs and n is not step]
+        if side is None or len(others) != 1 or sum(x in (carry, step) for x in outputs) > 1:
+            continue
+        seen = others[0]
+        if multiplied(seen, carry, depends) == 1 - side and not any(step in n.inputs for n in nodes):
+            products[number] = seen
+    return products
+
+
+def multiplied(product: Node, carry: Node, depends: Mapping[Node, int]) -> int | None:
+    """The operand of a product of a carried matrix, 0 or 1, that stays the same; None where it is no such product."""
+    if product.op not in PRODUCTS or carry.type.rank != 2 or product.inputs.count(carry) != 1:
+        return None
+    side = 1 - product.inputs.index(carry)
+    (contracted, batch), other = product["dimension_numbers"], product.inputs[side]
+    inner = contracted[1 - side] == (side,) and not batch[0]  # the axis of the carry next to the other operand
+    last = (0,) if side else (other.type.rank - 1,)
+    return side if inner and contracted[side] == last and depends[other] == FIXED and other.type.rank < 3 else None
+
+
+def multiplied_again(step: Node, carry: Node, instead: Node) -> Node:
+    """The product by which a trip multiplies a carried matrix, of its product with another matrix or vector."""
+    operands = [instead if x is carry else x for x in step.inputs]
+    contracted = ((instead.type.rank - 1,), (0,)) if operands[0] is instead else step["dimension_numbers"][0]
+    return mk(step.op, *operands, **{**dict(step.attrs), "dimension_numbers": (contracted, ((), ()))})
+
+
+def projected(loop: Node, number: int) -> tuple[Node, ...]:
+    """The results of a loop in which the carry of this number is carried as its product with another matrix.
+
+    Only the result of that carry itself still needs the loop as it was.
+    """
+    parts, seen = LoopParts(loop), projections(loop)[number]
+    fixed, carries, rows = parts.given
+    carry, first = carries[number]
+    outputs, step = parts.body.outputs, parts.body.outputs[number]
+    start = replace((seen,), {**dict(fixed), carry: first})[0]
+    (name,) = _free_names(parts.body, 1)
+    fresh = make_input(name, seen.shape, seen.dtype)
+    carries[number] = (fresh, start)
+    others = replace((*outputs[:number], *outputs[number + 1 :]), {seen: fresh})
+    made = _loop(loop, (*others[:number], multiplied_again(step, carry, fresh), *others[number:]), fixed, carries, rows)
+    return (*made[:number], results_of(loop)[number], *made[number + 1 :])
 
 
 def unrolled(loop: Node) -> tuple[Node, ...]:

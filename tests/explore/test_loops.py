@@ -133,6 +133,24 @@ def damped_rows(a: jax.Array, x: jax.Array) -> Any:
     return lax.fori_loop(0, 40, lambda _, x: 0.25 * (x @ a) + 0.5 * x, x)
 
 
+def impulses(a: jax.Array, b: jax.Array, c: jax.Array) -> Any:
+    def step(power: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        return a @ power, c @ power @ b
+
+    return lax.scan(step, jnp.eye(a.shape[0]), None, length=5)[1]
+
+
+def impulses_of_rows(a: jax.Array, c: jax.Array) -> Any:
+    def step(power: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        return power @ a, jnp.tanh(c @ power)
+
+    return lax.scan(step, a, None, length=5)[1]
+
+
+def impulses_and_power(a: jax.Array, b: jax.Array) -> Any:
+    return lax.scan(lambda power, _: (a @ power, power @ b), a, None, length=5)
+
+
 def nothing(x: jax.Array, w: jax.Array) -> Any:
     return lax.fori_loop(0, 40, lambda _, v: jnp.tanh(v @ w), x)
 
@@ -157,6 +175,10 @@ CASES: dict[str, tuple[Fn, tuple[Any, ...], tuple[str, ...], int]] = {
     "growing": (growing, (rand(6, 3),), (), 1),
     "damped": (damped, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
     "damped rows": (damped_rows, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
+    "impulses": (impulses, (rand(4, 4), rand(4, 2), rand(2, 4)), ("body", "projected", "sunk", "hoisted"), 1),
+    "impulses of a vector": (impulses, (rand(4, 4), rand(4), rand(2, 4)), ("body", "projected", "sunk", "hoisted"), 1),
+    "impulses of rows": (impulses_of_rows, (rand(4, 4), rand(4)), ("projected",), 1),
+    "impulses and power": (impulses_and_power, (rand(4, 4), rand(4)), (), 1),
     "nothing": (nothing, (rand(2, 3), rand(3, 3)), ("counted",), 1),
 }
 
@@ -225,7 +247,7 @@ def test_a_value_of_another_body_is_refused() -> None:
         prove_step(replace(step, values=other.values))
 
 
-@pytest.mark.parametrize("kind", ["counted", "summed", "powered", "sunk"])
+@pytest.mark.parametrize("kind", ["counted", "summed", "powered", "projected", "sunk"])
 def test_a_carry_of_another_kind_is_refused(kind: str) -> None:
     (step,) = steps_of("recurrence")
     with pytest.raises(LoopStepError):
