@@ -35,7 +35,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.loop_steps import LoopStep
 from superopt.ir.program import frozen_bytes
 from superopt.machine.budget import LEAST_KERNELS_S, WORTH
-from superopt.machine.deadline import Deadline
+from superopt.machine.deadline import Deadline, Stopwatch
 from superopt.machine.fallback import Fallback
 from superopt.search.finalists import Finalist
 from superopt.search.pricing import Pricer
@@ -70,6 +70,11 @@ class Begun:
     run: _Exploring
 
     @property
+    def is_searched(self) -> bool:
+        """Whether there is a program of a search; growth alone may have taken the time."""
+        return self.run.result is not None
+
+    @property
     def interrupted(self) -> bool:
         """Whether the user has ended the search."""
         return self.bodies.interrupted or self.run.interrupted
@@ -81,10 +86,16 @@ def begin(
     request: Request,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Begun:
-    """Grow the e-graph and search it once, before anything of this machine is timed."""
+    """Grow the e-graph and search it once, before anything of this machine is timed.
+
+    It is not searched where less time is left than the growth took: the first price of every kernel takes about as long
+    again (Swin-T, quantised: 5 s of growth, 8 s until the search makes a proposal).
+    """
+    watch = Stopwatch()
     begun = _begun(imported, rules, request, progress)
-    begun.run.rounds += 1
-    begun.run.search()
+    if not request.deadline.is_timed or request.deadline.left_s > watch.elapsed_s:
+        begun.run.rounds += 1
+        begun.run.search()
     return begun
 
 
@@ -198,7 +209,7 @@ class _Exploring:
 
     def _contract(self) -> None:
         """Give sums of products their cheapest orders by rules that are proved now; others wait for the next round."""
-        if self.request.rules is not None or self.request.exact:
+        if self.request.rules is not None or self.request.exact or self.deadline.is_over:
             return
         made = [rule for rule in contraction_rules(self.eg) if rule.name not in self.instances.certificates]
         if made:
@@ -250,7 +261,7 @@ class _Exploring:
     @property
     def interrupted(self) -> bool:
         """Whether the user has interrupted a stage or a search."""
-        return self.fallback.interrupted or self.found.interrupted
+        return self.fallback.interrupted or (self.result is not None and self.result.interrupted)
 
     def search(self) -> None:
         """One search of the e-graph as it is, from the best that is known."""

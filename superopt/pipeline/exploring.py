@@ -47,9 +47,10 @@ def search_deadline(session: Session, state: RunState) -> Deadline:
 
 
 def explores(session: Session, state: RunState) -> bool:
-    """Whether there is time to search, or a search that has begun."""
-    if state.begun is not None or state.hurried:
-        return state.begun is not None
+    """Whether there is time to search, or a search that has found a program."""
+    is_searched = state.begun is not None and state.begun.is_searched
+    if is_searched or state.hurried:
+        return is_searched
     enough = not session.budget.is_kept or search_deadline(session, state).left_s >= LEAST_S
     if not enough:
         session.clock.say("no time was left to search")

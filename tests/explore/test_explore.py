@@ -25,7 +25,7 @@ from rewrites.build.expander import library_expander
 from rewrites.egraph.convert import import_graph
 from superopt.certify.library import proved_library
 from superopt.contest.checks import OriginalRuns, check
-from superopt.explore.exploration import explore
+from superopt.explore.exploration import begin, explore
 from superopt.explore.kernel_timer import KernelTimer
 from superopt.explore.trace import make_plan
 from superopt.frontends.jax.jaxpr import import_function
@@ -261,6 +261,28 @@ def test_kernels_are_timed_though_a_search_took_longer_than_its_round(monkeypatc
     asked = replace(steps(300, Flat()), deadline=deadline, own=cast("Any", Convolving(1.2e-4)))
     explore(two_convolutions(), rules, asked, worker=cast("Any", object()))
     assert given == [2.0, 2.0], "half of what each of the rounds to come could have"
+
+
+@pytest.mark.parametrize(("left_s", "is_searched"), [(7.0, True), (5.0, False), (2.0, False)])
+def test_the_first_round_is_searched_where_growth_left_time_for_it(
+    left_s: float, is_searched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, real = [100.0], superopt.explore.exploration.grow
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        now[0] += 3.0
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(superopt.machine.deadline, "now_s", lambda: now[0])
+    monkeypatch.setattr(superopt.explore.exploration, "grow", slow)
+    rules = [rule for rule in LIBRARY.rules if rule.name == "conv-winograd-square"]
+    asked = replace(steps(300, Flat()), deadline=Deadline(now[0] + left_s, 300))
+    graph = two_convolutions()
+    begun = begin(graph, rules, asked)
+    assert begun.is_searched == is_searched
+    assert not begun.interrupted
+    found = explore(graph, rules, replace(asked, deadline=Deadline(now[0] + 60.0, 300)), begun=begun)
+    assert found.result.best.predicted_s > 0
 
 
 def test_gains_name_the_rules_of_the_program() -> None:
