@@ -6,6 +6,14 @@ dot-assoc: A[*b *m *k]  B[*b *k *l]  C[*b *l *n]
   prefer frozen(B) and frozen(C) and prod(k) * prod(n) <= (prod(k) + prod(n)) * prod(l)
       or prod(n) * prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l) * (prod(k) + prod(n))
 
+adapter-merge: X[*b *m *k]  W[*b *k *n]  A[*b *k *l]  B[*b *l *n]
+  dot(X, W, k) + dot(dot(X, A, k), B, l)  ==  dot(X, W + dot(A, B, l), k)
+  prefer frozen(W) and frozen(A) and frozen(B) and live(X)
+
+adapter-merge-biased: X[*b *m *k]  W[*b *k *n]  A[*b *k *l]  B[*b *l *n]  C[*b *m *n]
+  dot(X, W, k) + C + dot(dot(X, A, k), B, l)  ==  dot(X, W + dot(A, B, l), k) + C
+  prefer frozen(W) and frozen(A) and frozen(B) and live(X)
+
 dot-distributes-frozen: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
   dot(A + B, C, k)  ==  dot(A, C, k) + dot(B, C, k)
   prefer frozen(B) and frozen(C)

@@ -128,6 +128,15 @@ def low_rank() -> Node:
     return dot(dot(frozen("u", 12, 12), frozen("v", 12, 12)), var("x", 12, 1))
 
 
+def adapted(bias: bool) -> Node:
+    """A layer with an adapter of low rank beside its weights."""
+    x = var("x", 5, 6)
+    layer = dot(x, frozen("w", 6, 7))
+    if bias:
+        layer = ew("add", layer, spread(frozen("c", 7), (5, 7), 1))
+    return ew("add", layer, dot(dot(x, frozen("a", 6, 2)), frozen("b", 2, 7)))
+
+
 def plain_conv(x: Node, w: Node) -> Node:
     order = (0, 1, 2, 3)
     return mk(
@@ -229,6 +238,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "two convolutions of one input": (branches, ("conv-merge",)),
     "three products of one input": (merged, ("dot-merge",)),
     "low rank": (low_rank, ("dot-assoc",)),
+    "adapter": (lambda: adapted(False), ("adapter-merge",)),
+    "adapter beside a bias": (lambda: adapted(True), ("adapter-merge-biased",)),
     "small products": (
         lambda: mk("dot_general", var("a", 5, 3, 4), var("b", 5, 4, 4), dimension_numbers=(((2,), (1,)), ((0,), (0,)))),
         ("dot-unrolled", "dot-apart"),
