@@ -58,6 +58,14 @@ dot-of-concat: A[*b *m i]  C[*b *m i2]  D[*b i3 *n]
   prefer frozen(D) and live(A)
   mode near
 
+product-with-padding: A[*b *m k]  B[*b k2 *n]
+  dot(pad(A, 0, k(l, h)), B, k)  ==  dot(A, slice(B, k(l, l + k)), k)
+  if l >= 0, h >= 0
+
+product-with-padded-rows: A[*b m *p k]  C[*b m2 *p k2]  B[*b k3 *n]
+  dot(concat(pad(A, 0, k(l, h)), C, m), B, k)  ==  concat(dot(A, slice(B, k(l, l + k)), k), dot(C, B, k), m)
+  if l >= 0, h >= 0
+
 slice-of-dot: A[*b *m *k]  B[*b *k *n]
   slice(dot(A, B, k), m(p, q, r), n(s, e, t))  ==  dot(slice(A, m(p, q, r)), slice(B, n(s, e, t)), k)
   mode near

@@ -137,6 +137,13 @@ def adapted(bias: bool) -> Node:
     return ew("add", layer, dot(dot(x, frozen("a", 6, 2)), frozen("b", 2, 7)))
 
 
+def blocks() -> Node:
+    """Two blocks along a diagonal."""
+    zero = literal(0.0, "float64")
+    above = mk("pad", var("a", 2, 3), zero, padding_config=((0, 0, 0), (0, 2, 0)))
+    return mk("concatenate", above, mk("pad", var("b", 4, 2), zero, padding_config=((0, 0, 0), (3, 0, 0))), dimension=0)
+
+
 def plain_conv(x: Node, w: Node) -> Node:
     order = (0, 1, 2, 3)
     return mk(
@@ -238,6 +245,9 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "two convolutions of one input": (branches, ("conv-merge",)),
     "three products of one input": (merged, ("dot-merge",)),
     "low rank": (low_rank, ("dot-assoc",)),
+    "product with a matrix of blocks": (
+        lambda: dot(blocks(), var("x", 5, 3)), ("product-with-padded-rows", "product-with-padding")
+    ),
     "adapter": (lambda: adapted(False), ("adapter-merge",)),
     "adapter beside a bias": (lambda: adapted(True), ("adapter-merge-biased",)),
     "small products": (
