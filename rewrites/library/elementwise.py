@@ -54,6 +54,15 @@ mul-assoc: A[*a]  B[*a]  C[*a]
   (A * B) * C  ==  A * (B * C)
   mode near
 
+log-after-exp: A[*a]
+  log(exp(A))  ==  A
+
+log-of-quotient: X[*a *k]  S[*a]
+  log(exp(X) / S)  ==  X - log(S)
+
+log-of-product: X[*a]  S[*a]
+  log(exp(X) * S)  ==  X + log(S)
+
 neg-of-product: A[*a]  B[*a]
   -(A * B)  ==  A * (-B)
   prefer frozen(B)

@@ -137,6 +137,11 @@ def adapted(bias: bool) -> Node:
     return ew("add", layer, dot(dot(x, frozen("a", 6, 2)), frozen("b", 2, 7)))
 
 
+def log_softmax() -> Node:
+    exponentials = ew("exp", var("x", 5, 4))
+    return ew("log", ew("div", exponentials, spread(total(exponentials, 1), (5, 4), 0)))
+
+
 def blocks() -> Node:
     """Two blocks along a diagonal."""
     zero = literal(0.0, "float64")
@@ -248,6 +253,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "product with a matrix of blocks": (
         lambda: dot(blocks(), var("x", 5, 3)), ("product-with-padded-rows", "product-with-padding")
     ),
+    "logarithm of a softmax": (log_softmax, ("log-of-quotient", "log-of-product")),
+    "logarithm of an exponential": (lambda: ew("log", ew("exp", var("x", 5, 4))), ("log-after-exp",)),
     "adapter": (lambda: adapted(False), ("adapter-merge",)),
     "adapter beside a bias": (lambda: adapted(True), ("adapter-merge-biased",)),
     "small products": (

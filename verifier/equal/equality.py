@@ -178,7 +178,8 @@ class _Question:
         normal = LawNormaliser(ctx, laws, loose=self.loose, bitwise=bitwise)
         normal.positive_entries = nonnegative(ctx, self.given, facts)
         try:
-            p = normal.nf(self.left)
+            with normal.replaced():
+                p = normal.nf(self.left)
             met = normal.records
             divided, inverted, partial = list(met.denominators), list(met.inverted), list(met.partial)
             q = normal.nf(self.right)

@@ -19,7 +19,8 @@ a proof fails because of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -91,6 +92,7 @@ class Normaliser:
     domains: Domains = field(init=False)
     inside: bool = False  # for arguments of a function that are normalised by stronger laws
     loose: bool = False  # comparisons and steps read exact real numbers; the result is then no proof
+    unlogged: bool = False  # log(exp(a) * b) is a + log(b), as for the side that may lose range, and is replaced
     bitwise: frozenset[str] = (
         frozenset()
     )  # bitwise reductions that occur; their binary functions are treated as such, too
@@ -100,6 +102,14 @@ class Normaliser:
     def __post_init__(self) -> None:
         self.labels = AtomLabels(self.ctx)
         self.domains = Domains(lambda g: self.ctx.holds(g, self.ctx.facts_of(sorted(g.vars - self.ctx.dims))))
+
+    @contextmanager
+    def replaced(self) -> Iterator[None]:
+        """Read the side of an equation that is replaced: its exponentials below logarithms need no range any more."""
+        self.unlogged = True
+        yield
+        self.unlogged = False
+        self._stronger.clear()
 
     def within(self, laws: str) -> Normaliser:
         """A normaliser by stronger laws, with the same labels, whose records of definedness are dropped."""
@@ -288,7 +298,8 @@ class Normaliser:
             return self._reciprocal(ps[0])
         if self.laws == RANGE and fn == "exp":
             return self._exponential(ps[0])
-        if self.laws == RANGE and fn == "log" and (inside := self._logarithm(ps[0])) is not None:
+        unlogged = self.laws == RANGE or (self.laws == REAL and self.unlogged)
+        if unlogged and fn == "log" and (inside := self._logarithm(ps[0])) is not None:
             return inside
         if fn == "exp" and len(ps[0]) == 1 and ps[0][0].atoms == (Atom(INF),) and ps[0][0].coef < 0:
             return self._zero()
