@@ -401,6 +401,29 @@ class Builder:
         )  # fmt: skip
         return value, (*own, *rest)
 
+    def _inverse(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        value, lay = self._matrices(t, env)
+        return self.target.mk("inverse", value), (*lay[:-2], lay[-1], lay[-2])
+
+    def _solve(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Solve for all columns of the right side at once: its axes that are no axes of the matrix, as one."""
+        value, lay = self._matrices(t, env)
+        *batch, row, column = lay
+        beside = {label for axis in (*batch, row) for label, _ in axis}
+        y, own = atomic(self.target, self.go(t.args[1], None, env), beside, squeeze=True)
+        right = tuple([entry for axis in own for entry in axis if entry[0] not in beside])
+        values, _ = arrange(self.target, (y, own), (*batch, row, right))
+        return self.target.mk("solve", value, values), (*batch, column, right)
+
+    def _matrices(self, t: Term, env: Env) -> Built:
+        """The first operand with one axis for each label: those of the batch, then rows, then columns."""
+        over = labels_of(env, t["over"])
+        built = self.go(t.args[0], None, env)
+        value, lay = with_axes(self.target, atomic(self.target, built, labels_in(built[1]), squeeze=True), over)
+        size = sizes_in(lay)
+        batch = [axis for axis in lay if axis[0][0] not in over]
+        return arrange(self.target, (value, lay), (*batch, *[((label, size[label]),) for label in over]))
+
     def _per_axis_operand(
         self, t: Term, hint: Layout | None, env: Env, idle: tuple[Any, ...]
     ) -> tuple[Any, list[Any], Layout]:
@@ -584,6 +607,8 @@ class Builder:
         "ren": _ren,
         "diag": _diag,
         "stack": _stack,
+        "inverse": _inverse,
+        "solve": _solve,
     }
 
 

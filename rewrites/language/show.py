@@ -321,6 +321,10 @@ def _moved(rule: Rule, t: Term, sub: Callable[..., str], ix: Callable[[str], str
     if op == "take":
         (r,) = t["over"]
         return sub(0, {r: sub(1)})
+    if op in ("inverse", "solve"):
+        i, k = t["over"]
+        matrix = f"inv_{i},{k}({sub(0, {i: i, k: k})})[{ix(k)},{ix(i) if op == 'inverse' else i}]"
+        return matrix if op == "inverse" else f"Σ_{i} {matrix}·{sub(1, {i: i})}"
     if op == "split":
         n, o, i = t["over"]
         return sub(0, {n: f"{expr(t['win'][0][1][0])}·{ix(o)}+{ix(i)}"})

@@ -21,6 +21,8 @@ so that equal terms are one object and a shared subterm is shared by constructio
     pad     tensor, scalar  win: ((role, (lo, hi, interior)), ...)
     at      tensor          win: ((role, (index,)), ...); the role disappears
     rev     tensor          over
+    inverse tensor          over: (i, k), single-axis roles: its inverse as a matrix; rows are k and columns i then
+    solve   two tensors     over: (i, k): the sum over i of the first one's inverse times the second
     take    table, indices  over: (role,): the table's rows along the role, index clipped into range
     split   tensor          over: (n, o, i), win: ((n, (q,)),): axis n becomes o and i, index n = o * q + i, size i = q;
                             o may be n itself, the role at another size
@@ -256,8 +258,8 @@ def _roles(rule_vars: Mapping[str, tuple[str, ...]], t: Term, of: Callable[[Term
     if op == "iota":
         return tuple(t["over"])
     inner = [of(a) for a in t.args]
-    if op in ("dot", "red", "conv"):
-        gone = t["over"]
+    if op in ("dot", "red", "conv", "solve"):
+        gone = t["over"][:1] if op == "solve" else t["over"]
         return tuple(r for r in dict.fromkeys(r for rs in inner for r in rs) if r not in gone)
     first = inner[0]
     if op in ("bcast", "stack", "unit"):
@@ -295,6 +297,8 @@ PHYSICAL = {
     "bcast": "broadcast_in_dim",
     "take": "gather",
     "iota": "iota",
+    "inverse": "inverse",
+    "solve": "solve",
 }
 
 

@@ -114,7 +114,7 @@ def _parts(rule: Rule, role: str) -> tuple[frozenset[str], ...]:
             parent[find(c)] = find(below[0])
         if not below or (t.op in ("dot", "red", "conv", "take") and role in t["over"]):
             return None
-        return below[0]
+        return None if t.op == "solve" and role == t["over"][0] else below[0]
 
     for root in rule.lhs:
         visit(root)
@@ -124,7 +124,7 @@ def _parts(rule: Rule, role: str) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(g) for g in groups.values())
 
 
-SETS = frozenset({"dot", "red", "concat", "bcast", "rev", "cum", "take", "iota"})
+SETS = frozenset({"dot", "red", "concat", "bcast", "rev", "cum", "take", "iota", "inverse", "solve"})
 """Pattern ops that act on roles as sets; the others carry attributes per axis."""
 
 Resolved = dict[int, Any]

@@ -109,6 +109,22 @@ class Numbers:
             total = part if total is None else _FOLD[monoid](total, part, dtype=kind)
         return total
 
+    def inverse(
+        self, size: Size, entry: Callable[[Array, Array], Array], row: Array, column: Array, dtype: str
+    ) -> Array:
+        (n,) = _concrete((size,))
+        self.depth += 2  # rows and columns stand before the grid
+        try:
+            rank = self.rank + self.depth
+            (value,) = self._arrays((entry(*[_along(np.arange(n), d, rank) for d in (0, 1)]),))
+        finally:
+            self.depth -= 2
+        value = of_rank(np.asarray(value), rank)
+        matrices = np.moveaxis(np.broadcast_to(value, (n, n, *value.shape[2:])), (0, 1), (-2, -1))
+        found: Array = _inverses(matrices.astype(np.float64)).astype(scalar.numpy_dtype(dtype, self.wide))
+        where = [0 if m == 1 else _along(np.arange(m), d, rank - 2) for d, m in enumerate(found.shape[:-2])]
+        return reader(found)(*where, row, column)
+
     def to_index(self, value: Array) -> Array:
         (value,) = self._arrays((value,))
         return int(value) if np.ndim(value) == 0 else value.astype(np.int64)
@@ -148,6 +164,16 @@ class Numbers:
 
 def _along(values: Array, axis: int, rank: int) -> Array:
     return values.reshape((1,) * axis + (-1,) + (1,) * (rank - axis - 1))
+
+
+def _inverses(matrices: Array) -> Array:
+    """Return the inverses of matrices along the last two axes; NaN where there is none."""
+    try:
+        return np.linalg.inv(matrices)
+    except np.linalg.LinAlgError:
+        if matrices.ndim == 2:
+            return np.full_like(matrices, np.nan)
+        return np.stack([_inverses(x) for x in matrices])
 
 
 def _collapse(monoid: str, value: Array, sizes: list[int], rank: int, kind: Any) -> Array:

@@ -58,6 +58,15 @@ class Numeric:
             total = self.op(COMBINE[monoid], dtype, total, body(*index))
         return total
 
+    def inverse(self, size: int, entry: Callable[..., Any], row: int, column: int, dtype: str) -> Any:
+        """An entry of the inverse of a matrix, by cofactors."""
+        rows = [[float(entry(r, c)) for c in range(size)] for r in range(size)]
+        minor = [[x for c, x in enumerate(own) if c != row] for r, own in enumerate(rows) if r != column]
+        sign = -1 if (row + column) % 2 else 1
+        return scalar.numpy_dtype(dtype).type(
+            sign * np.linalg.det(np.reshape(minor, (size - 1,) * 2)) / np.linalg.det(np.array(rows))
+        )
+
     def to_index(self, value: Any) -> int:
         """An integer as an index."""
         return int(value)

@@ -45,16 +45,18 @@ from verifier.equal.monomial import (
     common,
     complement,
     factors,
+    freshen,
     gate,
     is_simple,
     merge_sizes,
     scale,
+    subst,
     tidy,
     times,
     with_one_size,
     without,
 )
-from verifier.equal.poly import Poly, form_of, quoted, var
+from verifier.equal.poly import Poly, const, form_of, quoted, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import Apply, Const, Infinity, Integer, Read, Reduce, ScalarTerm, Where
 from verifier.equal.weights import onepoint
@@ -63,6 +65,11 @@ EXACT, REAL, RANGE = "exact", "real", "range"
 BITWISE = ("or[", "and[", "xor[")
 MULTISET = "entries"
 """Reduction to all entries, of which a sort makes an order."""
+INVERSE, MATRIX, ENTRY = "inverse", "matrix", "entry"
+"""Entry of the inverse of a matrix: a function of its size, a place and the matrix; the reduction to all entries of a
+matrix; and one of these at its place."""
+ROW, COLUMN = "row", "column"
+"""Labels of unknowns, of which a matrix has one for each row and one for each column."""
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
 _RECORDED = PARTIAL - {"div", "rsqrt"} | {"nan"}  # these two are recorded by their divisors
@@ -218,6 +225,8 @@ class Normaliser:
             return self.within(laws).nf(t)
         if fn in ("max", "min"):
             return self._extreme(t)
+        if fn == INVERSE:
+            return self._inverse(t)
         if fn.removeprefix("$") in self.bitwise:
             return self._bit_by_bit(t, fn.removeprefix("$"))
         if fn == "neg":
@@ -368,6 +377,61 @@ class Normaliser:
         atom = self.labels.classes.atom("value", [p])
         self.records.divided_by(p, (atom,))
         return [Monomial(atoms=(replace(atom, exp=-1),))]
+
+    # ---- matrices
+    def _inverse(self, t: Apply) -> NF:
+        """An entry of an inverse.
+
+        A matrix is known by its bilinear form: the sum of x[r] * a[r, c] * y[c] over unknowns x and y.  Its transpose
+        has the transpose of its inverse, and a diagonal matrix the reciprocals of its entries.
+        """
+        if self.laws == EXACT:
+            raise Unsupported("the inverse of a matrix")
+        *numbers, matrix = t.args
+        n, row, column = (self._settled(_place(x)) for x in numbers)
+
+        def at(ps: list[NF]) -> NF:
+            form = combine(ps[0])
+            if infinite(form):
+                raise Unsupported("the inverse of a matrix with an infinity")
+            names = [self.ctx.fresh(n, "p") for _ in range(2)]
+            p, q = ([Monomial(sizes=((var(name), 1),))] for name in names)
+            length = [Monomial(sizes=((n, 1),))]
+            ways = [length, p, q, form], [length, q, p, _turned(form)]
+            known = next(filter(None, (self.labels.classes.known(INVERSE, way) for way in ways)), None)
+            atom = known or self.labels.classes.atom(INVERSE, ways[0])
+            self.records.partial.append((atom.subst(dict.fromkeys(names, const(0))), tuple(self.records.trail)))
+            diagonal = self._diagonal(form, row)
+            if diagonal is not None:
+                ones = by_cases(self.ctx, [diagonal], lambda x: self._reciprocal(x[0]), self.records.trail)
+                return gate(ones, c.eq(row, column))
+            return [Monomial(atoms=(atom.subst(dict(zip(names, (row, column), strict=True))),))]
+
+        return by_cases(self.ctx, [self._form(matrix)], at, self.records.trail)
+
+    def _diagonal(self, form: NF, at: Poly) -> NF | None:
+        """An entry on the diagonal of a matrix that has no others; else None."""
+        out: NF = []
+        for m in form:
+            ends = {a.label: a.args[0] for a in m.atoms if a.label in (ROW, COLUMN)}
+            k = next((b for b in m.binders if var(b) == ends[ROW]), None)
+            if k is None or ends[ROW] != ends[COLUMN]:
+                return None
+            rest = tuple([a for a in m.atoms if a.label not in ends])
+            entry = subst(replace(m, binders=tuple([b for b in m.binders if b != k]), atoms=rest), {k: at})
+            known = (*self.records.conditions(), *self.ctx.facts_of(sorted(entry.free() - self.ctx.dims)))
+            guards = tuple([g for g in entry.guards if not self.ctx.holds(g, known)])
+            out.append(freshen(self.ctx, replace(entry, guards=guards)))
+        return combine(out)
+
+    def _form(self, t: ScalarTerm) -> NF:
+        """The bilinear form of a matrix."""
+        if isinstance(t, Reduce):
+            return [x for m in self._form(t.body) for x in self._bound(t, m)]
+        assert isinstance(t, Apply)
+        row, column, value = t.args
+        ends = (Atom(ROW, (_place(row),)), Atom(COLUMN, (_place(column),)))
+        return [replace(m, atoms=(*m.atoms, *ends)) for m in self.nf(value)]
 
     # ---- choice, logic, comparison
     def _select(self, args: Sequence[ScalarTerm]) -> NF:
@@ -574,6 +638,18 @@ def _number(p: NF) -> Fraction | None:
     if len(p) != 1 or p[0].sizes or p[0].atoms not in ((), (ZERO,)) or not is_simple(p):
         return None
     return p[0].coef if not p[0].atoms else Fraction(0)
+
+
+def _place(t: ScalarTerm) -> Poly:
+    """The polynomial of a row, a column or a size."""
+    assert isinstance(t, Integer | Const)
+    return t.value if isinstance(t, Integer) else const(int(t.value))
+
+
+def _turned(form: NF) -> NF:
+    """The bilinear form of the transpose."""
+    other = {ROW: COLUMN, COLUMN: ROW}
+    return [replace(m, atoms=tuple([replace(a, label=other.get(a.label, a.label)) for a in m.atoms])) for m in form]
 
 
 def _plainness(way: list[NF]) -> tuple[int, str]:

@@ -295,6 +295,8 @@ class _Values:
             if added:
                 return math.fsum(products)
             return max(products, default=-math.inf) if fn == "rmax" else math.prod(products)
+        if fn == "inverse":
+            return self._inverse(sums, at)
         args = [self.sum(p, at) for p in sums]
         if fn == "value":
             return args[0]
@@ -306,6 +308,18 @@ class _Values:
         if name == "integer_pow":
             return args[0] ** int(power[:-1])
         return float(scalar.apply(name, "float64", tuple(np.float64(a) for a in args)))
+
+    def _inverse(self, sums: Json, at: Names) -> float:
+        """An entry of the inverse of a matrix, given by a size, a place, and the matrix as a sum over unknowns."""
+        size, row, column = (int(self.sum(p, at)) for p in sums[:3])
+        matrix = np.zeros((size, size))
+        for m in sums[3]:
+            ends = {label: args[0] for label, args, _ in m[4] if label in ("row", "column")}
+            rest = [*m[:4], [f for f in m[4] if f[0] not in ends]]
+            for names in _bound(self.row, m, at, self.point.arrays):
+                r, c = (poly(ends[label], names, self.point.arrays) for label in ("row", "column"))
+                matrix[r, c] += self._product(rest, names)
+        return float(np.linalg.inv(matrix)[row, column])
 
 
 __all__ = ["Checked", "Refused", "check"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
-from superopt.ir.ops import contraction, control, elementwise, indexing, movement, reduction
+from superopt.ir.ops import contraction, control, elementwise, indexing, linear, movement, reduction
 from superopt.ir.ops.record import REQUIRED, Attr, Op, Required, Site, Types, Values, define, show, text
 from superopt.ir.types import TensorType
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 TABLE: dict[str, Op] = (
     control.TABLE | elementwise.TABLE | movement.TABLE | reduction.TABLE | contraction.TABLE | indexing.TABLE
-)
+    | linear.TABLE
+)  # fmt: skip
 
 
 def lookup(op: str) -> Op:
