@@ -36,7 +36,7 @@ from rewrites.build.target import IRTarget, Target
 from rewrites.language.kinds import bare, compares_positions
 from rewrites.language.named import Env, labels_of, per_axis
 from rewrites.language.shapes import shape
-from rewrites.language.term import PHYSICAL, Rule, Term, names_in, windows
+from rewrites.language.term import PHYSICAL, Rule, Term, halves, names_in, windows
 from rewrites.match.labels import Axis, Layout
 from rewrites.match.matching import Match, matches
 from rewrites.match.space import IRSpace
@@ -416,13 +416,14 @@ class Builder:
         return self.target.mk("solve", value, values), (*batch, column, right)
 
     def _matrices(self, t: Term, env: Env) -> Built:
-        """The first operand with one axis for each label: those of the batch, then rows, then columns."""
-        over = labels_of(env, t["over"])
+        """The first operand with one axis for each label of its batch, then one for all rows, one for all columns."""
+        rows, columns = (labels_of(env, roles) for roles in halves(t))
         built = self.go(t.args[0], None, env)
-        value, lay = with_axes(self.target, atomic(self.target, built, labels_in(built[1]), squeeze=True), over)
+        value, lay = atomic(self.target, built, labels_in(built[1]), squeeze=True)
         size = sizes_in(lay)
-        batch = [axis for axis in lay if axis[0][0] not in over]
-        return arrange(self.target, (value, lay), (*batch, *[((label, size[label]),) for label in over]))
+        batch = [axis for axis in lay if axis[0][0] not in (*rows, *columns)]
+        ends = [tuple([(label, size[label]) for label in labels if label in size]) for labels in (rows, columns)]
+        return arrange(self.target, (value, lay), (*batch, *ends))
 
     def _per_axis_operand(
         self, t: Term, hint: Layout | None, env: Env, idle: tuple[Any, ...]

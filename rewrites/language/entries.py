@@ -185,17 +185,6 @@ def _take(x: TermAt) -> TermEntry:
     return x.given(PHYSICAL["take"], (x.axes(), (None,)), (), attrs, indices=(1,))
 
 
-def _inverse(x: TermAt) -> TermEntry:
-    row, column = x.axes()
-    return x.given("inverse", ((row, column),), (column, row), {})
-
-
-def _solve(x: TermAt) -> TermEntry:
-    """A solution for one right side."""
-    row, column = x.axes()
-    return x.given("solve", ((row, column), (row, None)), (column, None), {})
-
-
 def _dynslice(x: TermAt) -> TermEntry:
     labels, (start, size) = x.windows(2)
     return x.given("dynamic_slice", (labels,), labels, {"slice_sizes": size}, positions=start)
@@ -229,6 +218,6 @@ def _merge(x: TermAt) -> TermEntry:
 ENTRIES: Mapping[str, Callable[[TermAt], TermEntry]] = {
     "dot": _dot, "conv": _conv, "red": _red, "cum": _cum, "win": _win, "concat": _concat, "rev": _rev, "slice": _slice,
     "at": _at, "pad": _pad, "iota": _iota, "take": _take, "dynslice": _dynslice, "dynupdate": _dynupdate,
-    "split": _split, "merge": _merge, "inverse": _inverse, "solve": _solve,
+    "split": _split, "merge": _merge,
 }  # fmt: skip
 """Op of a term -> its entry.  Elementwise ops are absent: their function names the entry, and they act on no axis."""

@@ -327,13 +327,14 @@ class TermReader:
         return term(op, *xs, over=over, **at)
 
     def _linear(self, op: str, xs: list[Term], over: tuple[str, ...]) -> Term:
-        if len(set(over)) != 2 or set(over) & self.d.many:
-            self.fail(f"{op} takes two single-axis roles")
+        if len(over) < 2 or len(over) % 2 or len(set(over)) < len(over) or set(over) & self.d.many:
+            self.fail(f"{op} takes single-axis roles: those of rows, then as many of columns")
         self.have(op, xs[0], over)
         if op == "solve":
-            self.have(op, xs[1], over[:1])
-            if over[1] in roles_of(self.d.vars, xs[1]):
-                self.fail(f"solve: the right side has the role {over[1]} of the solution")
+            rows, columns = over[: len(over) // 2], over[len(over) // 2 :]
+            self.have(op, xs[1], rows)
+            if shared := set(columns) & set(roles_of(self.d.vars, xs[1])):
+                self.fail(f"solve: the right side has {sorted(shared)}, which are roles of the solution")
         return term(op, *xs, over=over)
 
     def premise(self, e: ast.expr) -> Term:

@@ -21,6 +21,16 @@ matrix-times-solution: A[*b i k]  B[*b *d i *n]  C[*b *d k *p]
   dot(C, solve(A, B, i, k), k)  ==  dot(solve(A, C, k, i), B, i)
   prefer prod(p) < prod(n)
 
+inverse-of-kronecker-product: A[*b i k]  B[*b j l]
+  inverse(A * B, i, j, k, l)  ==  inverse(A, i, k) * inverse(B, j, l)
+  if i == k, j == l
+  prefer i > 1 and j > 1
+
+solution-with-kronecker-product: A[*b i k]  B[*b j l]  Y[*b i j *n]
+  solve(A * B, Y, i, j, k, l)  ==  solve(A, solve(B, Y, j, l), i, k)
+  if i == k, j == l
+  prefer i > 1 and j > 1
+
 inverse-of-diagonal: D[*b i]  extra k
   inverse(where(eq(iota(i), iota(k)), D, 0), i, k)  ==  where(eq(iota(i), iota(k)), 1 / D, 0)
   if i == k

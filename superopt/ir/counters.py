@@ -102,9 +102,9 @@ class Counter:
         points, once = _product(extents), body(*[0] * len(extents))
         return once if points == 1 else (once + Count(1)).times(points)
 
-    def inverse(self, size: Size, entry: Callable[[int, int], Count], row: int, column: int, dtype: str) -> Count:
+    def inverse(self, rows: Shape, columns: Shape, entry: Callable[..., Count], at: Sequence[int], dtype: str) -> Count:
         """Count the n^2 entries as parts of the 2 n^3 operations of an inverse."""
-        return entry(0, 0) + Count(2 * _product((size,)))
+        return entry(*[0] * len((*rows, *columns))) + Count(2 * _product(rows))
 
     def to_index(self, value: Count) -> int:
         return 0

@@ -253,7 +253,7 @@ class Loops:
             return const(identity(monoid, dtype), dtype)
         return reduce(monoid, [it for it, _ in pairs], body(*[index for _, index in pairs]))
 
-    def inverse(self, size: Size, entry: Callable[[Size, Size], Expr], row: Size, column: Size, dtype: str) -> Expr:
+    def inverse(self, rows: Shape, columns: Shape, entry: Callable[..., Expr], at: Sequence[Size], dtype: str) -> Expr:
         raise InputError("no loop computes one entry of the inverse of a matrix", hint="name the node in `stop`")
 
     def to_index(self, value: Expr) -> Size:

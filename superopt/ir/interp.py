@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -110,20 +111,23 @@ class Numbers:
         return total
 
     def inverse(
-        self, size: Size, entry: Callable[[Array, Array], Array], row: Array, column: Array, dtype: str
+        self, rows: Shape, columns: Shape, entry: Callable[..., Array], at: Sequence[Array], dtype: str
     ) -> Array:
-        (n,) = _concrete((size,))
-        self.depth += 2  # rows and columns stand before the grid
+        sizes = [_concrete(rows), _concrete(columns)]
+        ends = (*sizes[0], *sizes[1])
+        self.depth += len(ends)  # rows and columns stand before the grid
         try:
             rank = self.rank + self.depth
-            (value,) = self._arrays((entry(*[_along(np.arange(n), d, rank) for d in (0, 1)]),))
+            (value,) = self._arrays((entry(*[_along(np.arange(n), d, rank) for d, n in enumerate(ends)]),))
         finally:
-            self.depth -= 2
+            self.depth -= len(ends)
         value = of_rank(np.asarray(value), rank)
-        matrices = np.moveaxis(np.broadcast_to(value, (n, n, *value.shape[2:])), (0, 1), (-2, -1))
-        found: Array = _inverses(matrices.astype(np.float64)).astype(scalar.numpy_dtype(dtype, self.wide))
-        where = [0 if m == 1 else _along(np.arange(m), d, rank - 2) for d, m in enumerate(found.shape[:-2])]
-        return reader(found)(*where, row, column)
+        grid = value.shape[len(ends) :]
+        matrices = np.broadcast_to(value, (*ends, *grid)).reshape([*map(prod, sizes), *grid])
+        found: Array = _inverses(np.moveaxis(matrices, (0, 1), (-2, -1)).astype(np.float64))
+        found = found.reshape((*grid, *sizes[1], *sizes[0])).astype(scalar.numpy_dtype(dtype, self.wide))
+        where = [0 if m == 1 else _along(np.arange(m), d, len(grid)) for d, m in enumerate(grid)]
+        return reader(found)(*where, *at)
 
     def to_index(self, value: Array) -> Array:
         (value,) = self._arrays((value,))
@@ -169,11 +173,12 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 def _inverses(matrices: Array) -> Array:
     """Return the inverses of matrices along the last two axes; NaN where there is none."""
     try:
-        return np.linalg.inv(matrices)
+        found: Array = np.linalg.inv(matrices)
     except np.linalg.LinAlgError:
         if matrices.ndim == 2:
             return np.full_like(matrices, np.nan)
         return np.stack([_inverses(x) for x in matrices])
+    return found
 
 
 def _collapse(monoid: str, value: Array, sizes: list[int], rank: int, kind: Any) -> Array:

@@ -43,6 +43,12 @@ def batched(a: Node, b: Node) -> Node:
     return mk("dot_general", a, b, dimension_numbers=(((2,), (1,)), ((0,), (0,))))
 
 
+def kronecker(a: Node, b: Node) -> Node:
+    (m, _), (n, _) = a.shape, b.shape
+    product = mk("mul", spread(a, (m, n, m, n), 0, 2), spread(b, (m, n, m, n), 1, 3))
+    return mk("reshape", product, new_sizes=(m * n, m * n))
+
+
 Y = var("y", 1, 6)
 FORMS: dict[str, tuple[Callable[[], Node], str, Shape]] = {
     "an inverse times a matrix": (lambda: dot(inverse(A), B), "solve", (6, 5)),
@@ -58,6 +64,12 @@ FORMS: dict[str, tuple[Callable[[], Node], str, Shape]] = {
     "a sum": (lambda: mk("add", mk("solve", A, B), mk("solve", A, var("c", 6, 5))), "solve", (6, 5)),
     "several right sides": (
         lambda: mk("mul", dot(inverse(A), var("x", 6)), dot(inverse(A), var("y", 6))), "solve", (6, 2),
+    ),
+    "a Kronecker product": (
+        lambda: mk("solve", kronecker(var("a", 3, 3), var("b", 2, 2)), var("y", 6, 5)), "solve", (3, 10),
+    ),
+    "an inverse of a Kronecker product": (
+        lambda: dot(inverse(kronecker(var("a", 3, 3), var("b", 2, 2))), var("y", 6)), "solve", (2, 3),
     ),
     "a diagonal": (lambda: dot(inverse(diagonal(var("d", 6), 6)), B), "div", (6,)),
 }  # fmt: skip

@@ -58,14 +58,14 @@ class Numeric:
             total = self.op(COMBINE[monoid], dtype, total, body(*index))
         return total
 
-    def inverse(self, size: int, entry: Callable[..., Any], row: int, column: int, dtype: str) -> Any:
+    def inverse(self, rows: Any, columns: Any, entry: Callable[..., Any], at: Sequence[int], dtype: str) -> Any:
         """An entry of the inverse of a matrix, by cofactors."""
-        rows = [[float(entry(r, c)) for c in range(size)] for r in range(size)]
-        minor = [[x for c, x in enumerate(own) if c != row] for r, own in enumerate(rows) if r != column]
-        sign = -1 if (row + column) % 2 else 1
-        return scalar.numpy_dtype(dtype).type(
-            sign * np.linalg.det(np.reshape(minor, (size - 1,) * 2)) / np.linalg.det(np.array(rows))
-        )
+        down, right = (list(itertools.product(*map(range, sizes))) for sizes in (rows, columns))
+        matrix = [[float(entry(*r, *c)) for c in right] for r in down]
+        column, row = right.index(tuple(at[: len(columns)])), down.index(tuple(at[len(columns) :]))
+        minor = [[x for k, x in enumerate(own) if k != column] for r, own in enumerate(matrix) if r != row]
+        cofactor = np.linalg.det(np.reshape(minor, (len(down) - 1,) * 2)) * (-1) ** (row + column)
+        return scalar.numpy_dtype(dtype).type(cofactor / np.linalg.det(np.array(matrix)))
 
     def to_index(self, value: Any) -> int:
         """An integer as an index."""

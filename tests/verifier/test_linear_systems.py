@@ -29,6 +29,14 @@ TRUE = {
     "  inverse(dot(A, B, j), i, k)  ==  inverse(sum(bcast(A, k) * bcast(B, i), j), i, k)",
     "of a diagonal, which is its own transpose": "A[i k]  B[i n]\n"
     "  solve(where(eq(iota(i), iota(k)), A, 0), B, i, k)  ==  solve(where(eq(iota(k), iota(i)), A, 0), B, i, k)",
+    "of a diagonal": "D[*b i]  extra k\n"
+    "  inverse(where(eq(iota(i), iota(k)), D, 0), i, k)  ==  where(eq(iota(i), iota(k)), 1 / D, 0)\n  if i == k",
+    "with a diagonal": "D[*b i]  E[*b i]  B[*b i *n]  extra k\n"
+    "  solve(where(eq(iota(i), iota(k)), D + E, 0), B, i, k)  ==  ren(B / (E + D), i, k)\n  if i == k",
+    "of a Kronecker product": "A[*b i k]  B[*b j l]\n"
+    "  inverse(A * B, i, j, k, l)  ==  inverse(A, i, k) * inverse(B, j, l)\n  if i == k, j == l",
+    "with a Kronecker product": "A[*b i k]  B[*b j l]  Y[*b i j *n]\n"
+    "  solve(A * B, Y, i, j, k, l)  ==  solve(A, solve(B, Y, j, l), i, k)\n  if i == k, j == l",
 }  # fmt: skip
 FALSE = {
     "another matrix": "A[i k]  C[i k]  B[i n]\n  solve(A + C, B, i, k)  ==  solve(A, B, i, k)",
@@ -52,6 +60,25 @@ FALSE = {
     "a larger matrix without an inverse": "A[i k]\n"
     "  inverse(A, i, k)  ==  slice(inverse(pad(A, 0, i(0, 1), k(0, 1)), i, k), i(0, i), k(0, k))",
     "no inverse on the left": "A[i k]\n  A * 0  ==  inverse(A, i, k) * 0\n  if i == k",
+    "a diagonal without an inverse": "D[*b i]  extra k\n"
+    "  where(eq(iota(i), iota(k)), 1 / D, 0)  ==  inverse(where(eq(iota(i), iota(k)), D, 0), i, k)\n  if i == k",
+    "a triangle as its diagonal": "D[*b i]  extra k\n"
+    "  inverse(where(le(iota(i), iota(k)), D, 0), i, k)  ==  where(eq(iota(i), iota(k)), 1 / D, 0)\n  if i == k",
+    "a diagonal among ones": "D[*b i]  extra k\n"
+    "  inverse(where(eq(iota(i), iota(k)), D, 1), i, k)  ==  where(eq(iota(i), iota(k)), 1 / D, 1)\n  if i == k",
+    "a diagonal reversed": "D[i]  extra k\n"
+    "  inverse(where(eq(iota(i), iota(k)), rev(D, i), 0), i, k)  ==  where(eq(iota(i), iota(k)), 1 / D, 0)\n"
+    "  if i == k",
+    "a Kronecker sum": "A[*b i k]  B[*b j l]\n"
+    "  inverse(A + B, i, j, k, l)  ==  inverse(A, i, k) + inverse(B, j, l)\n  if i == k, j == l",
+    "one factor of a Kronecker product": "A[*b i k]  B[*b j l]\n"
+    "  inverse(A * B, i, j, k, l)  ==  inverse(A, i, k) * B\n  if i == k, j == l",
+    "factors that share an axis": "A[*b i k j]  B[*b j l]\n"
+    "  inverse(A * B, i, j, k, l)  ==  bcast(inverse(sum(A, j), i, k), j) * inverse(B, j, l)\n  if i == k, j == l",
+    "a Kronecker product and ones": "A[*b i k]  B[*b j l]\n"
+    "  inverse(A * B + 1, i, j, k, l)  ==  inverse(A, i, k) * inverse(B, j, l) + 1\n  if i == k, j == l",
+    "factors exchanged": "A[*b i k]  B[*b j l]\n"
+    "  inverse(A * B, i, j, l, k)  ==  inverse(A, i, k) * inverse(B, j, l)\n  if i == k, j == l",
     "reciprocals": "A[i k]\n  inverse(A, i, k)  ==  1 / A\n  if i == k",
 }  # fmt: skip
 

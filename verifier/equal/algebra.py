@@ -741,16 +741,21 @@ class Terms(Places):
         return self.wrapping(term, dtype) if wraps else term
 
     def inverse(
-        self, size: Int, entry: Callable[[Int, Int], ScalarTerm], row: Int, column: Int, dtype: str
+        self,
+        rows: Sequence[Int],
+        columns: Sequence[Int],
+        entry: Callable[..., ScalarTerm],
+        at: Sequence[Int],
+        dtype: str,
     ) -> ScalarTerm:
         """An entry of the inverse of a matrix: a function of its place and of all entries of the matrix."""
-        n = unwrap(size).subst(self.settled)
+        sizes = [unwrap(n).subst(self.settled) for n in (*rows, *columns)]
         binders: list[tuple[str, Poly]] = []
-        r, c = self.variable(n, "k", binders), self.variable(n, "k", binders)
-        term: ScalarTerm = Apply(ENTRY, (integer(unwrap(r)), integer(unwrap(c)), entry(r, c)))
+        ends = [self.variable(n, "k", binders) for n in sizes]
+        term: ScalarTerm = Apply(ENTRY, (*[integer(unwrap(i)) for i in ends], entry(*ends)))
         for name, length in reversed(binders):
             term = Reduce(MATRIX, name, length, term)
-        numbers = [integer(unwrap(i)) for i in (size, row, column)]
+        numbers = [integer(p) for p in (*sizes, *map(unwrap, at))]
         return self.rounded.to(dtype, self.of_floats(Apply(INVERSE, (*numbers, term))))
 
     # ---- orders

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from superopt.ir.ops.record import identity
@@ -383,55 +384,98 @@ class Normaliser:
         """An entry of an inverse.
 
         A matrix is known by its bilinear form: the sum of x[r] * a[r, c] * y[c] over unknowns x and y.  Its transpose
-        has the transpose of its inverse, and a diagonal matrix the reciprocals of its entries.
+        has the transpose of its inverse, a diagonal matrix the reciprocals of its entries, and a Kronecker product the
+        Kronecker product of the inverses.
         """
         if self.laws == EXACT:
             raise Unsupported("the inverse of a matrix")
         *numbers, matrix = t.args
-        n, row, column = (self._settled(_place(x)) for x in numbers)
+        places = [self._settled(_place(x)) for x in numbers]
+        axes = len(places) // 4
+        rows, columns, *at = (tuple(places[k * axes : (k + 1) * axes]) for k in range(4))
 
-        def at(ps: list[NF]) -> NF:
+        def entry(ps: list[NF]) -> NF:
             form = combine(ps[0])
             if infinite(form):
                 raise Unsupported("the inverse of a matrix with an infinity")
-            names = [self.ctx.fresh(n, "p") for _ in range(2)]
-            p, q = ([Monomial(sizes=((var(name), 1),))] for name in names)
-            length = [Monomial(sizes=((n, 1),))]
-            ways = [length, p, q, form], [length, q, p, _turned(form)]
-            known = next(filter(None, (self.labels.classes.known(INVERSE, way) for way in ways)), None)
-            atom = known or self.labels.classes.atom(INVERSE, ways[0])
-            self.records.partial.append((atom.subst(dict.fromkeys(names, const(0))), tuple(self.records.trail)))
-            diagonal = self._diagonal(form, row)
-            if diagonal is not None:
-                ones = by_cases(self.ctx, [diagonal], lambda x: self._reciprocal(x[0]), self.records.trail)
-                return gate(ones, c.eq(row, column))
-            return [Monomial(atoms=(atom.subst(dict(zip(names, (row, column), strict=True))),))]
+            out: NF = [ONE]
+            for part, ends in self._factors(form, rows, columns):
+                own = [[sizes[k] for k in ends] for sizes in (rows, columns, *at)]
+                out = times(self.ctx, out, self._inverted(part, *own))
+            return out
 
-        return by_cases(self.ctx, [self._form(matrix)], at, self.records.trail)
+        return by_cases(self.ctx, [self._form(matrix)], entry, self.records.trail)
 
-    def _diagonal(self, form: NF, at: Poly) -> NF | None:
+    def _inverted(self, form: NF, rows: list[Poly], columns: list[Poly], row: list[Poly], column: list[Poly]) -> NF:
+        """An entry of the inverse of the matrix with a bilinear form."""
+        names = [[self.ctx.fresh(n, "p") for n in sizes] for sizes in (columns, rows)]
+        p, q = (list(map(_length, map(var, own))) for own in names)
+        down, right = (list(map(_length, sizes)) for sizes in (rows, columns))
+        ways = [*down, *right, *p, *q, form], [*right, *down, *q, *p, _turned(form)]
+        known = next(filter(None, (self.labels.classes.known(INVERSE, way) for way in ways)), None)
+        atom = known or self.labels.classes.atom(INVERSE, ways[0])
+        generic = [*names[0], *names[1]]
+        self.records.partial.append((atom.subst(dict.fromkeys(generic, const(0))), tuple(self.records.trail)))
+        diagonal = self._diagonal(form, row)
+        if diagonal is not None:
+            ones = by_cases(self.ctx, [diagonal], lambda x: self._reciprocal(x[0]), self.records.trail)
+            return gate(ones, c.conj(map(c.eq, row, column)))
+        return [Monomial(atoms=(atom.subst(dict(zip(generic, (*row, *column), strict=True))),))]
+
+    def _diagonal(self, form: NF, at: Sequence[Poly]) -> NF | None:
         """An entry on the diagonal of a matrix that has no others; else None."""
         out: NF = []
         for m in form:
-            ends = {a.label: a.args[0] for a in m.atoms if a.label in (ROW, COLUMN)}
-            k = next((b for b in m.binders if var(b) == ends[ROW]), None)
-            if k is None or ends[ROW] != ends[COLUMN]:
+            ends = {a.label: a.args for a in m.atoms if a.label in (ROW, COLUMN)}
+            names = dict(zip(map(str, ends[ROW]), at, strict=True))
+            if ends[ROW] != ends[COLUMN] or len(names) < len(at) or not names.keys() <= set(m.binders):
                 return None
             rest = tuple([a for a in m.atoms if a.label not in ends])
-            entry = subst(replace(m, binders=tuple([b for b in m.binders if b != k]), atoms=rest), {k: at})
+            entry = subst(replace(m, binders=tuple([b for b in m.binders if b not in names]), atoms=rest), names)
             known = (*self.records.conditions(), *self.ctx.facts_of(sorted(entry.free() - self.ctx.dims)))
             guards = tuple([g for g in entry.guards if not self.ctx.holds(g, known)])
             out.append(freshen(self.ctx, replace(entry, guards=guards)))
         return combine(out)
+
+    def _factors(self, form: NF, rows: Sequence[Poly], columns: Sequence[Poly]) -> list[tuple[NF, list[int]]]:
+        """The matrices of which a matrix is the Kronecker product, each with the numbers of its axes."""
+        whole = [(form, list(range(len(rows))))]
+        if len(rows) < 2 or len(form) != 1:
+            return whole
+        (m,) = form
+        bound = frozenset(m.binders)
+        ends = {a.label: a.args for a in m.atoms if a.label in (ROW, COLUMN)}
+        inner = [a for a in m.atoms if a.label not in ends]
+        parts: list[frozenset[str]] = []  # variables that belong together
+        tied = [p.vars for args in ends.values() for p in args]
+        tied += [g.vars for g in m.guards]
+        for names in (x & bound for x in (*tied, *map(_variables, inner)) if x & bound):
+            near = [part for part in parts if part & names]
+            parts = [*(part for part in parts if part not in near), names.union(*near)]
+        out: list[tuple[NF, list[int]]] = []
+        for part in parts:
+            down, right = ([k for k, p in enumerate(ends[x]) if p.vars & part] for x in (ROW, COLUMN))
+            sizes = [prod([n[k] for k in down], start=const(1)) for n in (rows, columns)]
+            if down != right or not down or not self.ctx.holds(c.eq(sizes[0], sizes[1])):
+                return whole
+            free = not out  # what no axis numbers is a factor of the first matrix
+            atoms = [a for a in inner if (x := _variables(a) & bound) & part or (free and not x)]
+            atoms += [Atom(label, tuple([ends[label][k] for k in down])) for label in (ROW, COLUMN)]
+            guards = tuple([g for g in m.guards if (x := g.vars & bound) & part or (free and not x)])
+            binders = tuple([b for b in m.binders if b in part])
+            made = Monomial(guards=guards, binders=binders, atoms=tuple(atoms))
+            out.append(([replace(made, coef=m.coef, sizes=m.sizes) if free else made], down))
+        return out if sum(len(down) for _, down in out) == len(rows) else whole
 
     def _form(self, t: ScalarTerm) -> NF:
         """The bilinear form of a matrix."""
         if isinstance(t, Reduce):
             return [x for m in self._form(t.body) for x in self._bound(t, m)]
         assert isinstance(t, Apply)
-        row, column, value = t.args
-        ends = (Atom(ROW, (_place(row),)), Atom(COLUMN, (_place(column),)))
-        return [replace(m, atoms=(*m.atoms, *ends)) for m in self.nf(value)]
+        *ends, value = t.args
+        half = len(ends) // 2
+        rows, columns = (tuple(map(_place, own)) for own in (ends[:half], ends[half:]))
+        return [replace(m, atoms=(*m.atoms, Atom(ROW, rows), Atom(COLUMN, columns))) for m in self.nf(value)]
 
     # ---- choice, logic, comparison
     def _select(self, args: Sequence[ScalarTerm]) -> NF:
@@ -644,6 +688,16 @@ def _place(t: ScalarTerm) -> Poly:
     """The polynomial of a row, a column or a size."""
     assert isinstance(t, Integer | Const)
     return t.value if isinstance(t, Integer) else const(int(t.value))
+
+
+def _variables(a: Atom) -> frozenset[str]:
+    """Variables in the arguments of an atom."""
+    return frozenset[str]().union(*(x.vars for x in a.args))
+
+
+def _length(n: Poly) -> NF:
+    """A size or a place as a sum."""
+    return [Monomial(sizes=((n, 1),))]
 
 
 def _turned(form: NF) -> NF:

@@ -33,10 +33,19 @@ def _inverse_rule(types: Types, attrs: Values) -> TensorType:
     return x
 
 
+def _entries(x: Reader, batch: Sequence[Any]) -> Reader:
+    """Entries of one matrix of a batch."""
+
+    def entry(*place: Any) -> Any:
+        return x(*batch, *place)
+
+    return entry
+
+
 def _inverse(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
-    *batch, row, column = i
+    batch, at = i[:-2], i[-2:]
     x = site.inputs[0]
-    return k.inverse(x.shape[-1], lambda r, c: xs[0](*batch, r, c), row, column, x.dtype)
+    return k.inverse(x.shape[-2:-1], x.shape[-1:], _entries(xs[0], batch), at, x.dtype)
 
 
 def _solve_rule(types: Types, attrs: Values) -> TensorType:
@@ -51,13 +60,13 @@ def _solve_rule(types: Types, attrs: Values) -> TensorType:
 def _solve(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     *batch, row, column = i
     a = site.inputs[0]
-    size, dtype = a.shape[-1], a.dtype
+    rows, columns, dtype = a.shape[-2:-1], a.shape[-1:], a.dtype
 
     def body(j: Any) -> Any:
-        entry = k.inverse(size, lambda r, c: xs[0](*batch, r, c), row, j, dtype)
+        entry = k.inverse(rows, columns, _entries(xs[0], batch), (row, j), dtype)
         return k.op("mul", dtype, entry, xs[1](*batch, j, column))
 
-    return k.reduce("sum", [size], body, dtype)
+    return k.reduce("sum", rows, body, dtype)
 
 
 class _Inverted(AxisRule):
