@@ -124,10 +124,10 @@ class Numbers:
         value = of_rank(np.asarray(value), rank)
         grid = value.shape[len(ends) :]
         matrices = np.broadcast_to(value, (*ends, *grid)).reshape([*map(prod, sizes), *grid])
-        found: Array = _inverses(np.moveaxis(matrices, (0, 1), (-2, -1)).astype(np.float64))
-        found = found.reshape((*grid, *sizes[1], *sizes[0])).astype(scalar.numpy_dtype(dtype, self.wide))
+        inverses: Array = _inverses(np.moveaxis(matrices, (0, 1), (-2, -1)).astype(np.float64))
+        inverses = inverses.reshape((*grid, *sizes[1], *sizes[0])).astype(scalar.numpy_dtype(dtype, self.wide))
         where = [0 if m == 1 else _along(np.arange(m), d, len(grid)) for d, m in enumerate(grid)]
-        return reader(found)(*where, *at)
+        return reader(inverses)(*where, *at)
 
     def to_index(self, value: Array) -> Array:
         (value,) = self._arrays((value,))
@@ -173,12 +173,12 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 def _inverses(matrices: Array) -> Array:
     """Return the inverses of matrices along the last two axes; NaN where there is none."""
     try:
-        found: Array = np.linalg.inv(matrices)
+        inverses: Array = np.linalg.inv(matrices)
     except np.linalg.LinAlgError:
         if matrices.ndim == 2:
             return np.full_like(matrices, np.nan)
         return np.stack([_inverses(x) for x in matrices])
-    return found
+    return inverses
 
 
 def _collapse(monoid: str, value: Array, sizes: list[int], rank: int, kind: Any) -> Array:
