@@ -35,6 +35,9 @@ TRUE = {
     "  solve(where(eq(iota(i), iota(k)), D + E, 0), B, i, k)  ==  ren(B / (E + D), i, k)\n  if i == k",
     "of a Kronecker product": "A[*b i k]  B[*b j l]\n"
     "  inverse(A * B, i, j, k, l)  ==  inverse(A, i, k) * inverse(B, j, l)\n  if i == k, j == l",
+    "of equal blocks": "A[i k]  extra j l\n"
+    "  inverse(where(eq(iota(j), iota(l)), A, 0), i, j, k, l)  ==  where(eq(iota(j), iota(l)), inverse(A, i, k), 0)\n"
+    "  if i == k, j == l",
     "with a Kronecker product": "A[*b i k]  B[*b j l]  Y[*b i j *n]\n"
     "  solve(A * B, Y, i, j, k, l)  ==  solve(A, solve(B, Y, j, l), i, k)\n  if i == k, j == l",
 }  # fmt: skip
@@ -77,6 +80,9 @@ FALSE = {
     "  inverse(A * B, i, j, k, l)  ==  bcast(inverse(sum(A, j), i, k), j) * inverse(B, j, l)\n  if i == k, j == l",
     "a Kronecker product and ones": "A[*b i k]  B[*b j l]\n"
     "  inverse(A * B + 1, i, j, k, l)  ==  inverse(A, i, k) * inverse(B, j, l) + 1\n  if i == k, j == l",
+    "positions as factors": "A[i k]  B[j l]\n"
+    "  inverse(A * B * bcast(iota(j), l), i, j, k, l)  ==  inverse(A * bcast(iota(i), k), i, k) * inverse(B, j, l)\n"
+    "  if i == k, j == l",
     "factors exchanged": "A[*b i k]  B[*b j l]\n"
     "  inverse(A * B, i, j, l, k)  ==  inverse(A, i, k) * inverse(B, j, l)\n  if i == k, j == l",
     "reciprocals": "A[i k]\n  inverse(A, i, k)  ==  1 / A\n  if i == k",

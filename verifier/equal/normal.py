@@ -444,6 +444,8 @@ class Normaliser:
             return whole
         (m,) = form
         bound = frozenset(m.binders)
+        if any(q.vars & bound for q, _ in m.sizes):  # positions are factors
+            return whole
         ends = {a.label: a.args for a in m.atoms if a.label in (ROW, COLUMN)}
         inner = [a for a in m.atoms if a.label not in ends]
         parts: list[frozenset[str]] = []  # variables that belong together
@@ -458,13 +460,13 @@ class Normaliser:
             sizes = [prod([n[k] for k in down], start=const(1)) for n in (rows, columns)]
             if down != right or not down or not self.ctx.holds(c.eq(sizes[0], sizes[1])):
                 return whole
-            free = not out  # what no axis numbers is a factor of the first matrix
-            atoms = [a for a in inner if (x := _variables(a) & bound) & part or (free and not x)]
+            first = not out  # what no axis numbers is a factor of the first matrix
+            atoms = [a for a in inner if _variables(a) & part or (first and not _variables(a) & bound)]
             atoms += [Atom(label, tuple([ends[label][k] for k in down])) for label in (ROW, COLUMN)]
-            guards = tuple([g for g in m.guards if (x := g.vars & bound) & part or (free and not x)])
+            guards = tuple([g for g in m.guards if g.vars & part or (first and not g.vars & bound)])
             binders = tuple([b for b in m.binders if b in part])
             made = Monomial(guards=guards, binders=binders, atoms=tuple(atoms))
-            out.append(([replace(made, coef=m.coef, sizes=m.sizes) if free else made], down))
+            out.append(([replace(made, coef=m.coef, sizes=m.sizes) if first else made], down))
         return out if sum(len(down) for _, down in out) == len(rows) else whole
 
     def _form(self, t: ScalarTerm) -> NF:
