@@ -139,7 +139,7 @@ def _of(family: str) -> frozenset[str]:
     return frozenset(name for name, entry in TABLE.items() if entry.family == family)
 
 
-ELEMENTWISE, CONTRACTIONS, CONTROL = map(_of, ("elementwise", "contraction", "control"))
+ELEMENTWISE, CONTRACTIONS, LINEAR, CONTROL = map(_of, ("elementwise", "contraction", "linear", "control"))
 REDUCTIONS = frozenset((*reduction.REDUCE, *reduction.ARG))
 WINDOWS, PREFIXES = frozenset(reduction.WINDOW), frozenset(reduction.CUMULATIVE)
 PRODUCTS = frozenset(name for name, entry in TABLE.items() if entry.product)
