@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from superopt.ir.graph import Node
 from superopt.ir.ops import table
-from superopt.ir.ops.table import CONTRACTIONS, ELEMENTWISE, PREFIXES, PRODUCTS, REDUCTIONS, VIEWS, WINDOWS
+from superopt.ir.ops.table import CONTRACTIONS, ELEMENTWISE, LINEAR, PREFIXES, PRODUCTS, REDUCTIONS, VIEWS, WINDOWS
 from superopt.ir.program import type_bytes
 from superopt.ir.scalar import SCALARS
 
@@ -35,7 +35,7 @@ SAME_COST = {
 }
 """Ops that cost the same as another; a function of unknown cost counts as the slowest."""
 CONTROL = table.CONTROL - {"result"}
-HEAVY = WINDOWS | PREFIXES | CONTROL | CONTRACTIONS | {"dynamic_update_slice"}
+HEAVY = WINDOWS | PREFIXES | CONTROL | CONTRACTIONS | LINEAR | {"dynamic_update_slice"}
 VIEW = VIEWS | {"concatenate", "dynamic_slice", "gather"}
 CHEAP = ELEMENTWISE - {*FUNCTIONS, *SAME_COST}
 LEAF = frozenset(("input", "literal", "result"))  # a result of an op with several is read like an input

@@ -34,7 +34,7 @@ from costmodel.model.kept import TimedKernel
 from costmodel.model.objective import Objective, outside_of, uncertainty_of
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.graph import Graph, Node, topological
-from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
+from superopt.ir.ops.table import CONVOLUTIONS, LINEAR, PRODUCTS
 from superopt.measure.kernels import MIN_SECONDS
 
 _PRIOR = 2.0  # timings that say nothing: a first kernel may be a disturbed one, and its kind has others
@@ -43,7 +43,7 @@ _OUTLIER = 0.5  # relative error from which a timing counts by its size alone: o
 _PASSES = 12  # of the reweighting; 60 change the error of a line by less than 0.01
 _BOUND = math.log(4.0)  # processors without AVX-512 take 1.5 to 2 times as long as the labels (docs/costmodel.md)
 _HELD = 0.9  # share of the timed kernels within their intervals: the usual one of such intervals
-_HEAVY = ("macro", *sorted(CONVOLUTIONS), *sorted(PRODUCTS), "concatenate", "gather")
+_HEAVY = ("macro", *sorted(LINEAR), *sorted(CONVOLUTIONS), *sorted(PRODUCTS), "concatenate", "gather")
 
 
 class Measured:

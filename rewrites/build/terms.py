@@ -36,7 +36,7 @@ from rewrites.build.target import IRTarget, Target
 from rewrites.language.kinds import bare, compares_positions
 from rewrites.language.named import Env, labels_of, per_axis
 from rewrites.language.shapes import shape
-from rewrites.language.term import PHYSICAL, Rule, Term, names_in, windows
+from rewrites.language.term import PHYSICAL, Rule, Term, halves, names_in, windows
 from rewrites.match.labels import Axis, Layout
 from rewrites.match.matching import Match, matches
 from rewrites.match.space import IRSpace
@@ -401,6 +401,30 @@ class Builder:
         )  # fmt: skip
         return value, (*own, *rest)
 
+    def _inverse(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        value, lay = self._matrices(t, env)
+        return self.target.mk("inverse", value), (*lay[:-2], lay[-1], lay[-2])
+
+    def _solve(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Solve for all columns of the right side at once: its axes that are no axes of the matrix, as one."""
+        value, lay = self._matrices(t, env)
+        *batch, row, column = lay
+        beside = {label for axis in (*batch, row) for label, _ in axis}
+        y, own = atomic(self.target, self.go(t.args[1], None, env), beside, squeeze=True)
+        right = tuple([entry for axis in own for entry in axis if entry[0] not in beside])
+        values, _ = arrange(self.target, (y, own), (*batch, row, right))
+        return self.target.mk("solve", value, values), (*batch, column, right)
+
+    def _matrices(self, t: Term, env: Env) -> Built:
+        """The first operand with one axis for each label of its batch, then one for all rows, one for all columns."""
+        rows, columns = (labels_of(env, roles) for roles in halves(t))
+        built = self.go(t.args[0], None, env)
+        value, lay = atomic(self.target, built, labels_in(built[1]), squeeze=True)
+        size = sizes_in(lay)
+        batch = [axis for axis in lay if axis[0][0] not in (*rows, *columns)]
+        ends = [tuple([(label, size[label]) for label in labels if label in size]) for labels in (rows, columns)]
+        return arrange(self.target, (value, lay), (*batch, *ends))
+
     def _per_axis_operand(
         self, t: Term, hint: Layout | None, env: Env, idle: tuple[Any, ...]
     ) -> tuple[Any, list[Any], Layout]:
@@ -584,6 +608,8 @@ class Builder:
         "ren": _ren,
         "diag": _diag,
         "stack": _stack,
+        "inverse": _inverse,
+        "solve": _solve,
     }
 
 

@@ -239,7 +239,7 @@ class TermReader:
         if f == "take":
             arity(2)
             return self._one_axis("take", xs, self.words(f, rest))
-        arity(2 if f in ("pad", "dynupdate") else 1)
+        arity(2 if f in ("pad", "dynupdate", "solve") else 1)
         if f in ("view", "lay"):
             return term("view", *xs) if f == "view" else term("lay", *xs, order=self.words(f, rest))
         if f in _WINDOWED:
@@ -256,6 +256,8 @@ class TermReader:
         if f == "bcast":
             return self._broadcast(xs[0], rest)
         roles = self.words(f, rest)
+        if f in ("inverse", "solve"):
+            return self._linear(f, xs, roles)
         if f in _ROLE_MAKERS:
             return self._made(f, xs[0], roles)
         if not roles:
@@ -323,6 +325,17 @@ class TermReader:
             if shared:
                 self.fail(f"take: table and indices share {sorted(shared)}")
         return term(op, *xs, over=over, **at)
+
+    def _linear(self, op: str, xs: list[Term], over: tuple[str, ...]) -> Term:
+        if len(over) < 2 or len(over) % 2 or len(set(over)) < len(over) or set(over) & self.d.many:
+            self.fail(f"{op} takes single-axis roles: those of rows, then as many of columns")
+        self.have(op, xs[0], over)
+        if op == "solve":
+            rows, columns = over[: len(over) // 2], over[len(over) // 2 :]
+            self.have(op, xs[1], rows)
+            if shared := set(columns) & set(roles_of(self.d.vars, xs[1])):
+                self.fail(f"solve: the right side has {sorted(shared)}, which are roles of the solution")
+        return term(op, *xs, over=over)
 
     def premise(self, e: ast.expr) -> Term:
         """A premise about values: a comparison or a combination of comparisons."""

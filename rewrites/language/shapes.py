@@ -10,11 +10,12 @@ the right side.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from rewrites.language.entries import NUMBER, POSITION, TermEntry, entry_of
 from rewrites.language.named import INTEGERS, Env, NamedShape, Num, labels_of, per_axis
-from rewrites.language.term import Rule, Term, stem
+from rewrites.language.term import Rule, Term, halves, stem
 from superopt.ir.ops.record import collecting
 from superopt.ir.ops.table import lookup
 from superopt.ir.types import TensorType
@@ -88,6 +89,8 @@ def _infer(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape]) -> Na
     if entry is not None:
         return _typed(entry, env, inner, wf)
     first = inner[0]
+    if op in ("inverse", "solve"):
+        return _linear(t, env, inner, wf)
     if op in ("view", "lay"):
         return first
     if op == "ew":
@@ -137,6 +140,20 @@ def _typed(entry: TermEntry, env: Env, inner: list[NamedShape], wf: list[Num]) -
     for label, size in zip(entry.out, made.shape, strict=True):
         if label is not None:
             out[label] = env.arith.simplify(size)
+    return out
+
+
+def _linear(t: Term, env: Env, inner: list[NamedShape], wf: list[Num]) -> NamedShape:
+    """Sizes of an inverse, or of a solution: of all axes but the rows of the matrix, which has as many columns."""
+    matrix, *right = inner
+    rows, columns = (labels_of(env, roles) for roles in halves(t))
+    wf.append(prod(matrix.get(x, 1) for x in rows) == prod(matrix.get(x, 1) for x in columns))
+    out = {label: n for label, n in matrix.items() if not right or label not in rows}
+    for label, n in (item for sizes in right for item in sizes.items()):
+        if label in matrix:
+            wf.append(n == matrix[label])
+        elif label not in rows:
+            out[label] = n
     return out
 
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from rewrites.language.names import OPERATORS, TEXT_NAME, WINDOW_DEFAULTS
-from rewrites.language.term import Rule, Term, TokenExpr, stem, walk, windows
+from rewrites.language.term import Rule, Term, TokenExpr, halves, stem, walk, windows
 from superopt.ir.ops.reduction import CUMULATIVE
 
 _PRECEDENCE = {"add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3}
@@ -321,6 +321,12 @@ def _moved(rule: Rule, t: Term, sub: Callable[..., str], ix: Callable[[str], str
     if op == "take":
         (r,) = t["over"]
         return sub(0, {r: sub(1)})
+    if op in ("inverse", "solve"):
+        over, (rows, columns) = {r: r for r in t["over"]}, halves(t)
+        inner = {} if op == "inverse" else {r: r for r in rows}
+        place = ",".join([*map(ix, columns), *(inner.get(r) or ix(r) for r in rows)])
+        matrix = f"inv_{','.join(over)}({sub(0, over)})[{place}]"
+        return matrix if op == "inverse" else f"Σ_{','.join(rows)} {matrix}·{sub(1, inner)}"
     if op == "split":
         n, o, i = t["over"]
         return sub(0, {n: f"{expr(t['win'][0][1][0])}·{ix(o)}+{ix(i)}"})

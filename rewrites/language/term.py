@@ -21,6 +21,9 @@ so that equal terms are one object and a shared subterm is shared by constructio
     pad     tensor, scalar  win: ((role, (lo, hi, interior)), ...)
     at      tensor          win: ((role, (index,)), ...); the role disappears
     rev     tensor          over
+    inverse tensor          over: (i, ..., k, ...), single-axis roles of its rows, then of as many columns: its
+                            inverse as a matrix, with rows k, ... and columns i, ...
+    solve   two tensors     over: (i, ..., k, ...): the sum over i, ... of the first one's inverse times the second
     take    table, indices  over: (role,): the table's rows along the role, index clipped into range
     split   tensor          over: (n, o, i), win: ((n, (q,)),): axis n becomes o and i, index n = o * q + i, size i = q;
                             o may be n itself, the role at another size
@@ -256,8 +259,8 @@ def _roles(rule_vars: Mapping[str, tuple[str, ...]], t: Term, of: Callable[[Term
     if op == "iota":
         return tuple(t["over"])
     inner = [of(a) for a in t.args]
-    if op in ("dot", "red", "conv"):
-        gone = t["over"]
+    if op in ("dot", "red", "conv", "solve"):
+        gone = halves(t)[0] if op == "solve" else t["over"]
         return tuple(r for r in dict.fromkeys(r for rs in inner for r in rs) if r not in gone)
     first = inner[0]
     if op in ("bcast", "stack", "unit"):
@@ -285,6 +288,12 @@ def _roles(rule_vars: Mapping[str, tuple[str, ...]], t: Term, of: Callable[[Term
     return first
 
 
+def halves(t: Term) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The roles of the rows and of the columns of a matrix that is inverted."""
+    over: tuple[str, ...] = t["over"]
+    return over[: len(over) // 2], over[len(over) // 2 :]
+
+
 PHYSICAL = {
     "dot": "dot_general",
     "conv": "conv_general_dilated",
@@ -295,6 +304,8 @@ PHYSICAL = {
     "bcast": "broadcast_in_dim",
     "take": "gather",
     "iota": "iota",
+    "inverse": "inverse",
+    "solve": "solve",
 }
 
 

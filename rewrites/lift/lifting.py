@@ -442,6 +442,13 @@ def _conv(p: Printer, t: Walked) -> str:
     return f"conv({', '.join([a, b, *features, *windows])})"
 
 
+def _linear(p: Printer, t: Walked) -> str:
+    over = p.over(t)
+    if over.count(",") != 1:
+        raise Unliftable(f"{t.op} of matrices of size 1")
+    return f"{t.op}({', '.join([*map(p.show, t.args), over])})"
+
+
 def _take(p: Printer, t: Walked) -> str:
     (label,) = t.marks
     return f"take({p.show(t.args[0])}, {p.show(t.args[1])}, {p.role(label)})"
@@ -450,6 +457,7 @@ def _take(p: Printer, t: Walked) -> str:
 _SHOWN: dict[str, Callable[[Printer, Walked], str]] = {
     **dict.fromkeys(PRODUCTS, _dot), **dict.fromkeys(CONVOLUTIONS, _conv),
     "concatenate": _concat, "slice": _slice, "pad": _pad, "rev": _rev, "gather": _take,
+    "inverse": _linear, "solve": _linear,
     **{op: _reduced for op, kind in REDUCE.items() if kind in REDUCERS},
     **dict.fromkeys(WINDOW, _window), **dict.fromkeys(CUMULATIVE, _prefix),
 }  # fmt: skip

@@ -25,7 +25,7 @@ from rewrites.language.named import Env, derived_labels
 from rewrites.language.names import WINDOW_DEFAULTS
 from rewrites.language.shapes import shape
 from rewrites.language.show import unmet
-from rewrites.language.term import Rule, Term, TokenExpr, roles_of, stem, subterms, touched, windows
+from rewrites.language.term import Rule, Term, TokenExpr, halves, roles_of, stem, subterms, touched, windows
 from rewrites.match.flow import FlowMarks, Mark
 from rewrites.match.labels import Labels, Layout
 from rewrites.match.walk import WalkState
@@ -114,7 +114,7 @@ def _parts(rule: Rule, role: str) -> tuple[frozenset[str], ...]:
             parent[find(c)] = find(below[0])
         if not below or (t.op in ("dot", "red", "conv", "take") and role in t["over"]):
             return None
-        return below[0]
+        return None if t.op == "solve" and role in halves(t)[0] else below[0]
 
     for root in rule.lhs:
         visit(root)
@@ -124,7 +124,7 @@ def _parts(rule: Rule, role: str) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(g) for g in groups.values())
 
 
-SETS = frozenset({"dot", "red", "concat", "bcast", "rev", "cum", "take", "iota"})
+SETS = frozenset({"dot", "red", "concat", "bcast", "rev", "cum", "take", "iota", "inverse", "solve"})
 """Pattern ops that act on roles as sets; the others carry attributes per axis."""
 
 Resolved = dict[int, Any]

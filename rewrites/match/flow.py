@@ -97,13 +97,14 @@ def _acted(act: Act, axis: Axis, s: Labels) -> tuple[Axis, FlowMarks] | None:
         return axis if act.kind is Along.REVERSE else (), dict(axis)
     acts = act.kind is not Along.WINDOW or act.values != act.neutral
     if len(axis) != 1:
-        if not acts or (act.kind is Along.SCAN and not axis):
+        if not acts or (act.kind in (Along.SCAN, Along.MIX) and not axis):
             return axis, {}
         if axis or act.kind is not Along.WINDOW:
             return None
         axis = ((s.fresh(), 1),)  # the result has size 1 here and its label was reshaped away
     ((label, n),) = axis
-    return axis, {label: n if act.kind is Along.SCAN else -1 if act.kind is Along.JOIN else (act.values, acts)}
+    mark = n if act.kind in (Along.SCAN, Along.MIX) else -1 if act.kind is Along.JOIN else (act.values, acts)
+    return axis, {label: mark}
 
 
 def _layout(found: Flow, k: int, shape: IntShape, held: dict[int, Axis]) -> Layout:

@@ -125,7 +125,8 @@ def _table() -> dict[str, LoweringRule]:
         "literal": _literal, "round": _round, "convert_element_type": _convert_element_type, "regroup": _regroup,
         "barrier": _barrier, "concatenate": _concatenate, "dynamic_slice": _dynamic_slice,
         "dynamic_update_slice": _dynamic_update_slice, "gather": _gather, "iota": _iota, "opaque": _opaque,
-        "result": _result,
+        "result": _result, "inverse": functools.partial(_by_name, jnp.linalg.inv),
+        "solve": functools.partial(_by_name, jnp.linalg.solve),
     }  # fmt: skip
     for names, lowering in ((ARG, _arg), (CONTRACTIONS, _contraction)):
         table |= {name: functools.partial(lowering, getattr(lax, name)) for name in names}

@@ -220,7 +220,8 @@ def _hoists(graph: Graph, loop: Node, products: bool) -> Iterator[LoopStep]:
         root = node
         while depends[root] == ROW and root.op in VIEWS and root not in outputs:
             root = max(root.inputs, key=lambda x: depends[x])
-        if depends[root] == FIXED and not products and any(map(_is_product, topological((root,)))):
+        postponed = not products and root.op != "inverse"  # a body may do without an inverse that is computed each trip
+        if depends[root] == FIXED and postponed and any(map(_is_product, topological((root,)))):
             continue
         if root.op not in ("input", "literal") and _pays(root, depends, parts.length, root in outputs, node in added):
             values[root] = None

@@ -48,6 +48,13 @@ class Algebra(Protocol[S, I, B]):
         """Fold `body(*k)` over all `0 <= k < extents`, in any order; the identity of the monoid where that is empty."""
         ...
 
+    def inverse(self, rows: Shape, columns: Shape, entry: Callable[..., S], at: Sequence[I | int], dtype: str) -> S:
+        """Entry of the inverse of the matrix with the entries `entry(*r, *c)`, at the index `(*c, *r)`.
+
+        Rows are numbered by several axes, and so are as many columns.
+        """
+        ...
+
     def to_index(self, value: S) -> I:
         """Convert an integer scalar to an index."""
         ...

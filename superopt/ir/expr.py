@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from superopt.errors import InputError
 from superopt.ir import denote as _denote
 from superopt.ir.graph import Node, topological
 from superopt.ir.index import (
@@ -251,6 +252,9 @@ class Loops:
         if any(isinstance(n, int) and n == 0 for n in extents):
             return const(identity(monoid, dtype), dtype)
         return reduce(monoid, [it for it, _ in pairs], body(*[index for _, index in pairs]))
+
+    def inverse(self, rows: Shape, columns: Shape, entry: Callable[..., Expr], at: Sequence[Size], dtype: str) -> Expr:
+        raise InputError("no loop computes one entry of the inverse of a matrix", hint="name the node in `stop`")
 
     def to_index(self, value: Expr) -> Size:
         return value.as_index()

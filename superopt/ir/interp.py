@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,25 @@ class Numbers:
             total = part if total is None else _FOLD[monoid](total, part, dtype=kind)
         return total
 
+    def inverse(
+        self, rows: Shape, columns: Shape, entry: Callable[..., Array], at: Sequence[Array], dtype: str
+    ) -> Array:
+        sizes = [_concrete(rows), _concrete(columns)]
+        ends = (*sizes[0], *sizes[1])
+        self.depth += len(ends)  # rows and columns stand before the grid
+        try:
+            rank = self.rank + self.depth
+            (value,) = self._arrays((entry(*[_along(np.arange(n), d, rank) for d, n in enumerate(ends)]),))
+        finally:
+            self.depth -= len(ends)
+        value = of_rank(np.asarray(value), rank)
+        grid = value.shape[len(ends) :]
+        matrices = np.broadcast_to(value, (*ends, *grid)).reshape([*map(prod, sizes), *grid])
+        inverses: Array = _inverses(np.moveaxis(matrices, (0, 1), (-2, -1)).astype(np.float64))
+        inverses = inverses.reshape((*grid, *sizes[1], *sizes[0])).astype(scalar.numpy_dtype(dtype, self.wide))
+        where = [0 if m == 1 else _along(np.arange(m), d, len(grid)) for d, m in enumerate(grid)]
+        return reader(inverses)(*where, *at)
+
     def to_index(self, value: Array) -> Array:
         (value,) = self._arrays((value,))
         return int(value) if np.ndim(value) == 0 else value.astype(np.int64)
@@ -148,6 +168,17 @@ class Numbers:
 
 def _along(values: Array, axis: int, rank: int) -> Array:
     return values.reshape((1,) * axis + (-1,) + (1,) * (rank - axis - 1))
+
+
+def _inverses(matrices: Array) -> Array:
+    """Return the inverses of matrices along the last two axes; NaN where there is none."""
+    try:
+        inverses: Array = np.linalg.inv(matrices)
+    except np.linalg.LinAlgError:
+        if matrices.ndim == 2:
+            return np.full_like(matrices, np.nan)
+        return np.stack([_inverses(x) for x in matrices])
+    return inverses
 
 
 def _collapse(monoid: str, value: Array, sizes: list[int], rank: int, kind: Any) -> Array:

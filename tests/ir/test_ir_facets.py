@@ -118,7 +118,10 @@ def dtypes(op: str) -> None:
 
 def denotation(op: str) -> None:
     assert (TABLE[op].at is None) == (op in WITHOUT_VALUE)
-    if op not in WITHOUT_VALUE:
+    if op in ir_examples.WITHOUT_LOOPS:
+        with pytest.raises(InputError, match="loop"):
+            block(_graph(op).outputs[0])
+    elif op not in WITHOUT_VALUE:
         (node,) = _graph(op).outputs
         iterators, expr = block(node)
         assert len(iterators) == len(node.shape)

@@ -37,7 +37,15 @@ LOOSE = {
     "exp2": 30,
 }
 LOOSE |= {"reduce_sum": 30, "reduce_prod": 30, "cumsum": 30, "cumprod": 100, "dot_general": 30}
-LOOSE |= {"conv_general_dilated": 60, "reduce_window_sum": 30, "integer_pow": 20, "exp": 10, "expm1": 10}
+LOOSE |= {
+    "inverse": 60,
+    "solve": 60,
+    "conv_general_dilated": 60,
+    "reduce_window_sum": 30,
+    "integer_pow": 20,
+    "exp": 10,
+    "expm1": 10,
+}
 _FUNCTION = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not"}
 
 
@@ -71,6 +79,8 @@ def _reference(node: Node) -> Callable[..., Any]:
         case "gather":
             sizes, mode = a.pop("slice_sizes"), a.pop("mode")
             return lambda x, i: lax.gather(x, i, lax.GatherDimensionNumbers(**a), sizes, mode=mode)
+        case "inverse" | "solve":
+            return {"inverse": jnp.linalg.inv, "solve": jnp.linalg.solve}[node.op]
         case "dot_general" | "conv_general_dilated":
             if node.op != "dot_general":
                 a["dimension_numbers"] = lax.ConvDimensionNumbers(*a["dimension_numbers"])

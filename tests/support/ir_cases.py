@@ -49,6 +49,9 @@ def array(x: Node, rng: Rng, op: str) -> np.ndarray:
     kind, n = DTYPE[x.dtype], int(np.prod(x.shape))
     if x.dtype == "bool":
         return (rng.random(x.shape) < 0.5).astype(kind)
+    if TABLE[op].family == "linear":  # matrices with inverses, not far from these in another precision
+        found = rng.standard_normal(x.shape)
+        return (found + 6 * np.eye(*x.shape[-2:])).astype(kind)
     if x.dtype in FLOATS:
         found = rng.standard_normal(n) * (1 if op in UNIT else 2)
         if TABLE[op].family == "elementwise" and n > 40:
@@ -311,6 +314,15 @@ def _gather(rng: Rng) -> Iterator[Node]:
     )  # fmt: skip
 
 
+# ---- linear systems
+
+
+def _linear(op: str, rng: Rng) -> Iterator[Node]:
+    batch, n = shape(rng, 0, 2, zero=False), int(rng.integers(1, 5))
+    right = [((*batch, n, int(rng.integers(1, 4))), "float32")] if op == "solve" else []
+    yield mk(op, *inputs(((*batch, n, n), "float32"), *right))
+
+
 # ---- control
 
 
@@ -379,6 +391,8 @@ def samples(op: str, rng: Rng, count: int = 10) -> list[Node]:
             found += _reduce(op, rng)
         elif op.startswith("arg"):
             found += _arg(op, rng)
+        elif TABLE[op].family == "linear":
+            found += _linear(op, rng)
         elif op in CUMULATIVE:
             found += _prefix(op, rng)
         else:

@@ -11,6 +11,8 @@ from superopt.ir.resize import resize
 
 OPAQUE: set[str] = set()
 """Ops that the validation of programs takes verbatim."""
+WITHOUT_LOOPS = {"inverse", "solve"}
+"""Ops of which no loop computes one element."""
 UNWRITTEN = {"argmax", "argmin", "regroup", "barrier"}
 """Ops that no counterexample holds, because no rule does."""
 COMMON_ROW = {"rev", "reshape", "regroup", "iota", "round", "convert_element_type"}
@@ -43,6 +45,8 @@ def _attrs(op: str) -> dict[str, Any]:
         "convert_element_type": {"new_dtype": "int32"},
         "dynamic_slice": {"slice_sizes": (M, 2)},
         "dynamic_update_slice": {},
+        "inverse": {},
+        "solve": {},
         "gather": {
             "offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,), "slice_sizes": (1, N),
         },
@@ -62,6 +66,8 @@ def _operands(op: str) -> list[Node]:
         "dynamic_update_slice": [x, make_input("y", (M, 2)), i, j],
         "gather": [x, make_input("i", (K, 1), "int32")],
         "dot_general": [x, make_input("y", (N, K))],
+        "inverse": [make_input("x", (N, N))],
+        "solve": [make_input("x", (N, N)), make_input("y", (N, K))],
         "conv_general_dilated": [make_input("x", (2, M, N, N)), make_input("y", (K, M, 3, 3))],
     }.get(op, [x])
 

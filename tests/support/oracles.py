@@ -58,6 +58,15 @@ class Numeric:
             total = self.op(COMBINE[monoid], dtype, total, body(*index))
         return total
 
+    def inverse(self, rows: Any, columns: Any, entry: Callable[..., Any], at: Sequence[int], dtype: str) -> Any:
+        """An entry of the inverse of a matrix, by cofactors."""
+        down, right = (list(itertools.product(*map(range, sizes))) for sizes in (rows, columns))
+        matrix = [[float(entry(*r, *c)) for c in right] for r in down]
+        column, row = right.index(tuple(at[: len(columns)])), down.index(tuple(at[len(columns) :]))
+        minor = [[x for k, x in enumerate(own) if k != column] for r, own in enumerate(matrix) if r != row]
+        cofactor = np.linalg.det(np.reshape(minor, (len(down) - 1,) * 2)) * (-1) ** (row + column)
+        return scalar.numpy_dtype(dtype).type(cofactor / np.linalg.det(np.array(matrix)))
+
     def to_index(self, value: Any) -> int:
         """An integer as an index."""
         return int(value)

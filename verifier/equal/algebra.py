@@ -34,7 +34,7 @@ from verifier.equal.conditions import Cond, CondOrBool, Int, Sym, unwrap
 from verifier.equal.domains import Domains
 from verifier.equal.equality import Proof
 from verifier.equal.infinities import NAN, cases_of, chooses_infinity, of_infinities, without_value
-from verifier.equal.normal import MULTISET, REAL
+from verifier.equal.normal import ENTRY, INVERSE, MATRIX, MULTISET, REAL
 from verifier.equal.places import Places
 from verifier.equal.poly import Poly, const, divide, form_of, greatest, least, unknown, var
 from verifier.equal.positions import (
@@ -739,6 +739,24 @@ class Terms(Places):
             term = self.op("add", dtype, ZERO, term)  # turns -0 into 0
         wraps = dtype in INTEGERS and monoid not in LATTICE
         return self.wrapping(term, dtype) if wraps else term
+
+    def inverse(
+        self,
+        rows: Sequence[Int],
+        columns: Sequence[Int],
+        entry: Callable[..., ScalarTerm],
+        at: Sequence[Int],
+        dtype: str,
+    ) -> ScalarTerm:
+        """An entry of the inverse of a matrix: a function of its place and of all entries of the matrix."""
+        sizes = [unwrap(n).subst(self.settled) for n in (*rows, *columns)]
+        binders: list[tuple[str, Poly]] = []
+        ends = [self.variable(n, "k", binders) for n in sizes]
+        term: ScalarTerm = Apply(ENTRY, (*[integer(unwrap(i)) for i in ends], entry(*ends)))
+        for name, length in reversed(binders):
+            term = Reduce(MATRIX, name, length, term)
+        numbers = [integer(p) for p in (*sizes, *map(unwrap, at))]
+        return self.rounded.to(dtype, self.of_floats(Apply(INVERSE, (*numbers, term))))
 
     # ---- orders
     def numbers(self, value: ScalarTerm) -> bool:

@@ -56,6 +56,17 @@ class ClassTable:
 
     def atom(self, fn: str, sums: Sequence[NF]) -> Atom:
         """The class atom of `fn` at the given sums."""
+        atom, ps, full = self._looked_up(fn, sums)
+        if atom is None:
+            label, args = self._new(fn, ps, full)
+            atom = Atom(label, tuple(x.subst(full.values) for x in args))
+        return atom
+
+    def known(self, fn: str, sums: Sequence[NF]) -> Atom | None:
+        """The class atom of `fn` at the given sums; None where they are in no class yet."""
+        return self._looked_up(fn, sums)[0]
+
+    def _looked_up(self, fn: str, sums: Sequence[NF]) -> tuple[Atom | None, list[NF], _Abstraction]:
         full = _Abstraction(self.ctx, shifted=False)
         ps = [full.sum(p) for p in sums]
         atom = self._find(fn, ps, full.params(ps), shifted=False)
@@ -64,10 +75,10 @@ class ClassTable:
             qs = [loose.sum(p) for p in sums]
             atom = self._find(fn, qs, loose.params(qs), shifted=True)
             if atom is not None:
-                return Atom(atom[0], tuple(x.subst(loose.values) for x in atom[1]))
+                return Atom(atom[0], tuple(x.subst(loose.values) for x in atom[1])), ps, full
         if atom is None:
-            atom = self._new(fn, ps, full)
-        return Atom(atom[0], tuple(x.subst(full.values) for x in atom[1]))
+            return None, ps, full
+        return Atom(atom[0], tuple(x.subst(full.values) for x in atom[1])), ps, full
 
     def _new(self, fn: str, ps: list[NF], abstraction: _Abstraction) -> tuple[str, tuple[Poly, ...]]:
         params = abstraction.params(ps)

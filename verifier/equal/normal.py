@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from superopt.ir.ops.record import identity
@@ -46,16 +47,18 @@ from verifier.equal.monomial import (
     common,
     complement,
     factors,
+    freshen,
     gate,
     is_simple,
     merge_sizes,
     scale,
+    subst,
     tidy,
     times,
     with_one_size,
     without,
 )
-from verifier.equal.poly import Poly, form_of, quoted, var
+from verifier.equal.poly import Poly, const, form_of, quoted, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import Apply, Const, Infinity, Integer, Read, Reduce, ScalarTerm, Where
 from verifier.equal.weights import onepoint
@@ -64,6 +67,11 @@ EXACT, REAL, RANGE = "exact", "real", "range"
 BITWISE = ("or[", "and[", "xor[")
 MULTISET = "entries"
 """Reduction to all entries, of which a sort makes an order."""
+INVERSE, MATRIX, ENTRY = "inverse", "matrix", "entry"
+"""Entry of the inverse of a matrix: a function of its size, a place and the matrix; the reduction to all entries of a
+matrix; and one of these at its place."""
+ROW, COLUMN = "row", "column"
+"""Labels of unknowns, of which a matrix has one for each row and one for each column."""
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
 _RECORDED = PARTIAL - {"div", "rsqrt"} | {"nan"}  # these two are recorded by their divisors
@@ -228,6 +236,8 @@ class Normaliser:
             return self.within(laws).nf(t)
         if fn in ("max", "min"):
             return self._extreme(t)
+        if fn == INVERSE:
+            return self._inverse(t)
         if fn.removeprefix("$") in self.bitwise:
             return self._bit_by_bit(t, fn.removeprefix("$"))
         if fn == "neg":
@@ -379,6 +389,106 @@ class Normaliser:
         atom = self.labels.classes.atom("value", [p])
         self.records.divided_by(p, (atom,))
         return [Monomial(atoms=(replace(atom, exp=-1),))]
+
+    # ---- matrices
+    def _inverse(self, t: Apply) -> NF:
+        """An entry of an inverse.
+
+        A matrix is known by its bilinear form: the sum of x[r] * a[r, c] * y[c] over unknowns x and y.  Its transpose
+        has the transpose of its inverse, a diagonal matrix the reciprocals of its entries, and a Kronecker product the
+        Kronecker product of the inverses.
+        """
+        if self.laws == EXACT:
+            raise Unsupported("the inverse of a matrix")
+        *numbers, matrix = t.args
+        places = [self._settled(_place(x)) for x in numbers]
+        axes = len(places) // 4
+        rows, columns, *at = (tuple(places[k * axes : (k + 1) * axes]) for k in range(4))
+
+        def entry(ps: list[NF]) -> NF:
+            form = combine(ps[0])
+            if infinite(form):
+                raise Unsupported("the inverse of a matrix with an infinity")
+            out: NF = [ONE]
+            for part, ends in self._factors(form, rows, columns):
+                own = [[sizes[k] for k in ends] for sizes in (rows, columns, *at)]
+                out = times(self.ctx, out, self._inverted(part, *own))
+            return out
+
+        return by_cases(self.ctx, [self._form(matrix)], entry, self.records.trail)
+
+    def _inverted(self, form: NF, rows: list[Poly], columns: list[Poly], row: list[Poly], column: list[Poly]) -> NF:
+        """An entry of the inverse of the matrix with a bilinear form."""
+        names = [[self.ctx.fresh(n, "p") for n in sizes] for sizes in (columns, rows)]
+        p, q = (list(map(_length, map(var, own))) for own in names)
+        down, right = (list(map(_length, sizes)) for sizes in (rows, columns))
+        ways = [*down, *right, *p, *q, form], [*right, *down, *q, *p, _turned(form)]
+        known = next(filter(None, (self.labels.classes.known(INVERSE, way) for way in ways)), None)
+        atom = known or self.labels.classes.atom(INVERSE, ways[0])
+        generic = [*names[0], *names[1]]
+        self.records.partial.append((atom.subst(dict.fromkeys(generic, const(0))), tuple(self.records.trail)))
+        diagonal = self._diagonal(form, row)
+        if diagonal is not None:
+            ones = by_cases(self.ctx, [diagonal], lambda x: self._reciprocal(x[0]), self.records.trail)
+            return gate(ones, c.conj(map(c.eq, row, column)))
+        return [Monomial(atoms=(atom.subst(dict(zip(generic, (*row, *column), strict=True))),))]
+
+    def _diagonal(self, form: NF, at: Sequence[Poly]) -> NF | None:
+        """An entry on the diagonal of a matrix that has no others; else None."""
+        out: NF = []
+        for m in form:
+            ends = {a.label: a.args for a in m.atoms if a.label in (ROW, COLUMN)}
+            names = dict(zip(map(str, ends[ROW]), at, strict=True))
+            if ends[ROW] != ends[COLUMN] or len(names) < len(at) or not names.keys() <= set(m.binders):
+                return None
+            rest = tuple([a for a in m.atoms if a.label not in ends])
+            entry = subst(replace(m, binders=tuple([b for b in m.binders if b not in names]), atoms=rest), names)
+            known = (*self.records.conditions(), *self.ctx.facts_of(sorted(entry.free() - self.ctx.dims)))
+            guards = tuple([g for g in entry.guards if not self.ctx.holds(g, known)])
+            out.append(freshen(self.ctx, replace(entry, guards=guards)))
+        return combine(out)
+
+    def _factors(self, form: NF, rows: Sequence[Poly], columns: Sequence[Poly]) -> list[tuple[NF, list[int]]]:
+        """The matrices of which a matrix is the Kronecker product, each with the numbers of its axes."""
+        whole = [(form, list(range(len(rows))))]
+        if len(rows) < 2 or len(form) != 1:
+            return whole
+        (m,) = form
+        bound = frozenset(m.binders)
+        if any(q.vars & bound for q, _ in m.sizes):  # positions are factors
+            return whole
+        ends = {a.label: a.args for a in m.atoms if a.label in (ROW, COLUMN)}
+        inner = [a for a in m.atoms if a.label not in ends]
+        parts: list[frozenset[str]] = []  # variables that belong together
+        tied = [p.vars for args in ends.values() for p in args]
+        tied += [g.vars for g in m.guards]
+        for names in (x & bound for x in (*tied, *map(_variables, inner)) if x & bound):
+            near = [part for part in parts if part & names]
+            parts = [*(part for part in parts if part not in near), names.union(*near)]
+        out: list[tuple[NF, list[int]]] = []
+        for part in parts:
+            down, right = ([k for k, p in enumerate(ends[x]) if p.vars & part] for x in (ROW, COLUMN))
+            sizes = [prod([n[k] for k in down], start=const(1)) for n in (rows, columns)]
+            if down != right or not down or not self.ctx.holds(c.eq(sizes[0], sizes[1])):
+                return whole
+            first = not out  # what no axis numbers is a factor of the first matrix
+            atoms = [a for a in inner if _variables(a) & part or (first and not _variables(a) & bound)]
+            atoms += [Atom(label, tuple([ends[label][k] for k in down])) for label in (ROW, COLUMN)]
+            guards = tuple([g for g in m.guards if g.vars & part or (first and not g.vars & bound)])
+            binders = tuple([b for b in m.binders if b in part])
+            made = Monomial(guards=guards, binders=binders, atoms=tuple(atoms))
+            out.append(([replace(made, coef=m.coef, sizes=m.sizes) if first else made], down))
+        return out if sum(len(down) for _, down in out) == len(rows) else whole
+
+    def _form(self, t: ScalarTerm) -> NF:
+        """The bilinear form of a matrix."""
+        if isinstance(t, Reduce):
+            return [x for m in self._form(t.body) for x in self._bound(t, m)]
+        assert isinstance(t, Apply)
+        *ends, value = t.args
+        half = len(ends) // 2
+        rows, columns = (tuple(map(_place, own)) for own in (ends[:half], ends[half:]))
+        return [replace(m, atoms=(*m.atoms, Atom(ROW, rows), Atom(COLUMN, columns))) for m in self.nf(value)]
 
     # ---- choice, logic, comparison
     def _select(self, args: Sequence[ScalarTerm]) -> NF:
@@ -585,6 +695,28 @@ def _number(p: NF) -> Fraction | None:
     if len(p) != 1 or p[0].sizes or p[0].atoms not in ((), (ZERO,)) or not is_simple(p):
         return None
     return p[0].coef if not p[0].atoms else Fraction(0)
+
+
+def _place(t: ScalarTerm) -> Poly:
+    """The polynomial of a row, a column or a size."""
+    assert isinstance(t, Integer | Const)
+    return t.value if isinstance(t, Integer) else const(int(t.value))
+
+
+def _variables(a: Atom) -> frozenset[str]:
+    """Variables in the arguments of an atom."""
+    return frozenset[str]().union(*(x.vars for x in a.args))
+
+
+def _length(n: Poly) -> NF:
+    """A size or a place as a sum."""
+    return [Monomial(sizes=((n, 1),))]
+
+
+def _turned(form: NF) -> NF:
+    """The bilinear form of the transpose."""
+    other = {ROW: COLUMN, COLUMN: ROW}
+    return [replace(m, atoms=tuple([replace(a, label=other.get(a.label, a.label)) for a in m.atoms])) for m in form]
 
 
 def _plainness(way: list[NF]) -> tuple[int, str]:

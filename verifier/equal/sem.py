@@ -20,7 +20,7 @@ from rewrites.language.entries import NUMBER, POSITION, TermEntry, entry_of
 from rewrites.language.kinds import kind_of
 from rewrites.language.named import Env, NamedShape, labels_of
 from rewrites.language.shapes import shape
-from rewrites.language.term import Term, stem
+from rewrites.language.term import Term, halves, stem
 from superopt.ir.algebra import Reader
 from superopt.ir.ops.record import Site
 from superopt.ir.ops.table import lookup
@@ -174,6 +174,28 @@ def _stack(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     return m.inside(index).of(t, 0, ix)
 
 
+# ---- matrices
+
+
+def _inverse(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
+    rows, columns = (m.axes(roles) for roles in halves(t))
+
+    def entry(*place: Any) -> S:
+        return m.of(t, 0, {**ix, **dict(zip((*rows, *columns), place, strict=True))})
+
+    sizes = [tuple([m.size(t.args[0], x) for x in labels]) for labels in (rows, columns)]
+    return m.k.inverse(*sizes, entry, [ix[x] for x in (*columns, *rows)], NUMBER)
+
+
+def _solve(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
+    rows = m.axes(halves(t)[0])
+
+    def body(row: dict[AxisLabel, Int]) -> S:
+        return m.k.op("mul", NUMBER, _inverse(m, t, {**ix, **row}), m.of(t, 1, {**ix, **row}))
+
+    return m.over("sum", {x: m.size(t.args[0], x) for x in rows}, body)
+
+
 # ---- entries of the op table
 
 
@@ -194,6 +216,6 @@ def _entry(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
 
 _MEANING: dict[str, Callable[[Meaning[Any], Term, AxisPositions], Any]] = {
     "var": _var, "lit": _lit, "view": _same, "lay": _same, "bcast": _same, "expand": _same, "unit": _same, "ren": _ren,
-    "diag": _diag, "fold": _fold, "stack": _stack, "ew": _ew,
+    "diag": _diag, "fold": _fold, "stack": _stack, "ew": _ew, "inverse": _inverse, "solve": _solve,
 }  # fmt: skip
 """Denotations of terms about names; all other terms stand for entries."""

@@ -295,6 +295,8 @@ class _Values:
             if added:
                 return math.fsum(products)
             return max(products, default=-math.inf) if fn == "rmax" else math.prod(products)
+        if fn == "inverse":
+            return self._inverse(sums, at)
         args = [self.sum(p, at) for p in sums]
         if fn == "value":
             return args[0]
@@ -306,6 +308,21 @@ class _Values:
         if name == "integer_pow":
             return args[0] ** int(power[:-1])
         return float(scalar.apply(name, "float64", tuple(np.float64(a) for a in args)))
+
+    def _inverse(self, sums: Json, at: Names) -> float:
+        """An entry of the inverse of a matrix, given by lengths of axes, a place, and a sum over unknowns."""
+        *numbers, form = sums
+        values, axes = [int(self.sum(p, at)) for p in numbers], len(numbers) // 4
+        rows, columns, place = values[:axes], values[axes : 2 * axes], values[2 * axes :]
+        matrix = np.zeros((*rows, *columns))
+        for m in form:
+            ends = {label: args for label, args, _ in m[4] if label in ("row", "column")}
+            rest = [*m[:4], [f for f in m[4] if f[0] not in ends]]
+            for names in _bound(self.row, m, at, self.point.arrays):
+                where = [poly(p, names, self.point.arrays) for p in (*ends["row"], *ends["column"])]
+                matrix[tuple(where)] += self._product(rest, names)
+        inverse = np.linalg.inv(matrix.reshape(math.prod(rows), math.prod(columns)))
+        return float(inverse.reshape(*columns, *rows)[tuple(place)])
 
 
 __all__ = ["Checked", "Refused", "check"]

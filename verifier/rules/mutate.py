@@ -137,13 +137,15 @@ def _operators(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
         for f in _OPS.get(t["f"], ()):
             if t["f"] not in rule.metas:
                 yield f"{f} for {t['f']}", _with(t, f=f)
-    if t.op in ("rev", "cum", "pad", "slice", "view") or (t.op == "ew" and len(t.args) == 1):
+    if t.op in ("rev", "cum", "pad", "slice", "view", "inverse") or (t.op == "ew" and len(t.args) == 1):
         yield f"{t.get('f', t.op)} left out", t.args[0]
 
 
 def _orders(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
     args = t.args
-    ordered = t.op in ("concat", "dot", "conv") or (t.op == "ew" and (t["f"] in _ORDERED or t["f"] in rule.metas))
+    ordered = t.op in ("concat", "dot", "conv", "solve") or (
+        t.op == "ew" and (t["f"] in _ORDERED or t["f"] in rule.metas)
+    )
     if ordered and len(args) > 1 and args[0] != args[1]:
         yield f"operands of {t.get('f', t.op)} swapped", _with(t, *args[1::-1], *args[2:])
     if t.op == "ew" and len(args) == 3 and args[1] != args[2]:
@@ -156,7 +158,7 @@ def _signs(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
 
 
 def _axes(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
-    if t.op not in ("red", "dot", "conv", "concat", "rev", "cum", "take"):
+    if t.op not in ("red", "dot", "conv", "concat", "rev", "cum", "take", "inverse", "solve"):
         return
     over: tuple[str, ...] = t["over"]
     have = roles_of(rule.vars, t.args[0])

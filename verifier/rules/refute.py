@@ -224,7 +224,7 @@ def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float =
     """The first difference of the two sides on these inputs; None without one, or where premises about values fail."""
     if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
         return None
-    poles = any(t.op == "ew" and t["f"] in POLES for t in subterms(made.env.rule.lhs))
+    poles = any(t.get("f", t.op) in POLES for t in subterms(made.env.rule.lhs))
     for root, results in enumerate(_sides(made, values)):
         left, right = (np.asarray(r) for r in results)
         where = first_difference(left, right, poles, tolerance, numbers_first=True)

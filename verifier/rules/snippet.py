@@ -284,6 +284,13 @@ def _cumulative(op: str) -> Callable[..., str]:
     return written
 
 
+def _linear(op: str) -> Callable[..., str]:
+    def written(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+        return f"jnp.linalg.{op}({', '.join(map(_bare, xs))})"
+
+    return written
+
+
 _WRITTEN: dict[str, Callable[..., str]] = {
     "broadcast_in_dim": _broadcast,
     **dict.fromkeys(CONVOLUTIONS, _convolution),
@@ -292,6 +299,8 @@ _WRITTEN: dict[str, Callable[..., str]] = {
     "dynamic_update_slice": _update,
     "concatenate": _concatenate,
     "iota": _iota,
+    "inverse": _linear("inv"),
+    "solve": _linear("solve"),
     "convert_element_type": _convert,
     **{op: _cumulative(op) for op in PREFIXES},
 }

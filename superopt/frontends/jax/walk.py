@@ -15,7 +15,7 @@ counted with its cause.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from superopt.errors import ShapeError
 from superopt.frontends.jax.builders import broadcast, full, reshape, scalar, window
 from superopt.frontends.jax.derivatives import own_derivative
 from superopt.frontends.jax.keys import data_of, data_type, is_key, kind_of
+from superopt.frontends.jax.linear import linear_call
 from superopt.frontends.jax.opaque_eqns import keep, keep_call, results_of, types_of
 from superopt.frontends.jax.ops import IMPORT
 from superopt.frontends.jax.sizes import size
@@ -75,6 +76,7 @@ class Importer:
         refused: (primitive, cause) of equations that the op table did not accept although they have an entry.
         scopes: node -> the named scopes in which the program computes it first (`jax.named_scope`); none for others.
         own_derivatives: derivatives that the function defines or stops itself.
+        same: inputs of a body that are the same on every iteration.
     """
 
     def __init__(self, outer: Importer | None = None, reserved: Iterable[str] = ()) -> None:
@@ -84,8 +86,10 @@ class Importer:
         self.refused: Counter[tuple[str, str]] = outer.refused if outer else Counter()
         self.scopes: dict[Node, str] = {}
         self.own_derivatives: set[str] = outer.own_derivatives if outer else set()
+        self.same: set[Node] = set()
         self._known: dict[Any, Node] = {}
         self._varies: dict[Node, bool] = {}
+        self._changes: dict[Node, bool] = {}
 
     def constant(self, value: Any) -> Node:
         """The node of an array that came with the program: a literal, a broadcast literal, or a frozen input."""
@@ -109,19 +113,11 @@ class Importer:
 
     def varies(self, node: Node) -> bool:
         """Whether a node depends on an input that is not frozen."""
-        stack, known = [node], self._varies
-        while stack:
-            top = stack[-1]
-            if top in known:
-                stack.pop()
-            elif top.op == "input":
-                known[top] = not top["frozen"]
-            else:
-                waiting = [x for x in top.inputs if x not in known]
-                stack.extend(waiting)
-                if not waiting:
-                    known[top] = any(known[x] for x in top.inputs)
-        return known[node]
+        return _depends(node, self._varies, lambda x: not x["frozen"])
+
+    def changes(self, node: Node) -> bool:
+        """Whether a node depends on an input that is neither frozen nor the same on every iteration."""
+        return _depends(node, self._changes, lambda x: not x["frozen"] and x not in self.same)
 
     def run(self, jaxpr: core.Jaxpr, consts: Sequence[Node], args: Sequence[Node]) -> list[Node]:
         """The results of a jaxpr on these nodes."""
@@ -146,16 +142,20 @@ class Importer:
             if eqn.effects and inner is None:
                 self._effect(eqn, xs, frame)
                 continue
-            if inner is not None:
+            linear = linear_call(eqn, inner, xs) if inner is not None else None
+            if linear is not None and (linear.op == "inverse" or self.changes(xs[0])):
+                nodes: Sequence[Node] = [linear]  # what is left to factorise once is not one op with its right side
+            elif inner is not None:
                 closed = hasattr(inner, "consts")
                 held = [self.constant(c) for c in inner.consts] if closed else []
                 frames.append(_Frame(inner.jaxpr if closed else inner, [*held, *xs], eqn.outvars, scope))
+                continue
             else:
                 nodes = self._equation(eqn, name, xs)
-                frame.env.update(zip(eqn.outvars, nodes, strict=True))
-                if scope:
-                    for node in nodes:
-                        self.scopes.setdefault(node, scope)
+            frame.env.update(zip(eqn.outvars, nodes, strict=True))
+            if scope:
+                for node in nodes:
+                    self.scopes.setdefault(node, scope)
 
     def _effect(self, eqn: core.JaxprEqn, xs: Sequence[Node], frame: _Frame) -> None:
         name, made = eqn.primitive.name, set(eqn.outvars)
@@ -200,6 +200,23 @@ class Importer:
     def body(self, closed: core.ClosedJaxpr, inputs: Sequence[Node], scope: Importer) -> tuple[Node, ...]:
         """The results of a body's jaxpr on its own inputs, with closed-over arrays taken from `scope`."""
         return tuple(scope.run(closed.jaxpr, [scope.constant(c) for c in closed.consts], inputs))
+
+
+def _depends(node: Node, known: dict[Node, bool], wanted: Callable[[Node], bool]) -> bool:
+    """Whether a node depends on an input that is wanted; `known` keeps the answers."""
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        if top in known:
+            stack.pop()
+        elif top.op == "input":
+            known[top] = wanted(top)
+        else:
+            waiting = [x for x in top.inputs if x not in known]
+            stack.extend(waiting)
+            if not waiting:
+                known[top] = any(known[x] for x in top.inputs)
+    return known[node]
 
 
 def _of_known_size(node: Node, wanted: TensorType) -> Node:
@@ -271,6 +288,7 @@ def _scan(outer: Importer, eqn: core.JaxprEqn, xs: Sequence[Node]) -> Sequence[N
     frozen = [i < fixed and not outer.varies(x) for i, x in enumerate(xs)]
     scope = Importer(outer)
     inputs = _body_inputs(closed.in_avals, frozen)
+    scope.same.update(inputs[:fixed])
     outputs = outer.body(closed, inputs, scope)
     lifted = [outer.constant(c) for c in scope.constants.values()]
     node = mk(
@@ -318,6 +336,7 @@ def _while(outer: Importer, eqn: core.JaxprEqn, xs: Sequence[Node]) -> Sequence[
         scope = Importer(outer)
         frozen = [*(not outer.varies(x) for x in consts), *(False for _ in state)]
         inputs = _body_inputs(avals, frozen)
+        scope.same.update(inputs[: len(consts)])
         outputs = results(scope, inputs)
         graphs.append(Graph((*scope.constants, *inputs), outputs))
         operands.append([*(outer.constant(c) for c in scope.constants.values()), *consts])
@@ -341,6 +360,7 @@ def _cond(outer: Importer, eqn: core.JaxprEqn, xs: Sequence[Node]) -> Sequence[N
     bodies: list[tuple[list[Node], tuple[Node, ...]]] = []
     for closed in eqn.params["branches"]:
         inputs = _body_inputs(closed.in_avals, frozen)
+        scope.same.update(n for n, x in zip(inputs, operands, strict=True) if not outer.changes(x))
         bodies.append((inputs, outer.body(closed, inputs, scope)))
     lifted = [outer.constant(c) for c in scope.constants.values()]
     branches = tuple(Graph((*scope.constants, *inputs), outputs) for inputs, outputs in bodies)

@@ -33,6 +33,7 @@ class Along(Enum):
     SCAN = "elements depend on those before them"
     JOIN = "operands follow one another"
     STRETCH = "an axis of size 1 grows"
+    MIX = "each element depends on all operands' elements"
 
 
 @dataclass(frozen=True, slots=True)

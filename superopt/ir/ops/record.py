@@ -64,7 +64,7 @@ class Op:
 
     Attributes:
         name: the `jax.lax` primitive's name.
-        family: leaf, elementwise, movement, reduction, contraction, indexing, control or macro.
+        family: leaf, elementwise, movement, reduction, contraction, indexing, linear, control or macro.
         arity: number of operands, None when variadic.
         attrs: attributes in the order of their names.
         type: the type rule; raises `ShapeError`.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
-from superopt.ir.ops import contraction, control, elementwise, indexing, movement, reduction
+from superopt.ir.ops import contraction, control, elementwise, indexing, linear, movement, reduction
 from superopt.ir.ops.record import REQUIRED, Attr, Op, Required, Site, Types, Values, define, show, text
 from superopt.ir.types import TensorType
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 TABLE: dict[str, Op] = (
     control.TABLE | elementwise.TABLE | movement.TABLE | reduction.TABLE | contraction.TABLE | indexing.TABLE
-)
+    | linear.TABLE
+)  # fmt: skip
 
 
 def lookup(op: str) -> Op:
@@ -138,7 +139,7 @@ def _of(family: str) -> frozenset[str]:
     return frozenset(name for name, entry in TABLE.items() if entry.family == family)
 
 
-ELEMENTWISE, CONTRACTIONS, CONTROL = map(_of, ("elementwise", "contraction", "control"))
+ELEMENTWISE, CONTRACTIONS, LINEAR, CONTROL = map(_of, ("elementwise", "contraction", "linear", "control"))
 REDUCTIONS = frozenset((*reduction.REDUCE, *reduction.ARG))
 WINDOWS, PREFIXES = frozenset(reduction.WINDOW), frozenset(reduction.CUMULATIVE)
 PRODUCTS = frozenset(name for name, entry in TABLE.items() if entry.product)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from superopt.ir.graph import Graph, Node, make_input
-from superopt.ir.ops.table import lookup
+from superopt.ir.ops.table import LINEAR, lookup
 from superopt.ir.program import replace
 from superopt.ir.scalar import SCALARS
 from superopt.ir.text import print_graph
@@ -17,7 +17,7 @@ from superopt.ir.types import TensorType
 from superopt.kernels.math.table import has_code
 
 DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
-APART = frozenset(("barrier", "dynamic_update_slice"))  # with XLA, whatever they cost
+APART = frozenset(("barrier", "dynamic_update_slice")) | LINEAR  # with XLA, whatever they cost
 
 
 @dataclass(frozen=True, slots=True)
