@@ -62,7 +62,7 @@ def unusable(rule: Rule) -> str | None:
         if t.op in UNMATCHABLE:
             return f"{_spelled(t)} cannot be matched"
         if t.op == "iota" and loose_iota(rule):
-            return "iota cannot be matched where no comparison of positions reads it"
+            return "iota cannot be matched where neither a comparison of positions nor a take reads it"
         if t.op == "lit" and t["value"][0] != "n":
             return "count cannot be matched" if t["value"][0] == "prod" else "a computed integer cannot be matched"
     have, want = _tensors(left), _tensors(right)

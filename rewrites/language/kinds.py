@@ -52,12 +52,12 @@ def bare(t: Term) -> Term:
 
 
 def loose_iota(rule: Rule) -> bool:
-    """Whether the left side holds an iota that no comparison of positions reads."""
+    """Whether the left side holds an iota that neither a comparison of positions nor a `take` reads as an index."""
     return any(
         bare(a).op == "iota" and not compares_positions(rule.kinds, t)
         for t in subterms(rule.lhs)
         if t.op != "bcast"
-        for a in t.args
+        for a in (t.args[:1] if t.op == "take" else t.args)
     ) or any(t.op == "iota" for t in rule.lhs)
 
 

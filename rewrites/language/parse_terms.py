@@ -318,10 +318,8 @@ class TermReader:
         if len(over) != 1 or over[0] in self.d.many:
             self.fail(f"{op} takes one single-axis role")
         self.have(op, xs[0], over)
-        if op == "take":
-            shared = set(roles_of(self.d.vars, xs[0])) & set(roles_of(self.d.vars, xs[1]))
-            if shared:
-                self.fail(f"take: table and indices share {sorted(shared)}")
+        if op == "take" and over[0] in roles_of(self.d.vars, xs[1]):
+            self.fail(f"take: the indices have the role {over[0]} along which they index")
         return term(op, *xs, over=over, **at)
 
     def premise(self, e: ast.expr) -> Term:

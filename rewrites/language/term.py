@@ -21,7 +21,8 @@ so that equal terms are one object and a shared subterm is shared by constructio
     pad     tensor, scalar  win: ((role, (lo, hi, interior)), ...)
     at      tensor          win: ((role, (index,)), ...); the role disappears
     rev     tensor          over
-    take    table, indices  over: (role,): the table's rows along the role, index clipped into range
+    take    table, indices  over: (role,): the table's rows along the role, index clipped into range; other shared
+                            roles are batch roles
     split   tensor          over: (n, o, i), win: ((n, (q,)),): axis n becomes o and i, index n = o * q + i, size i = q;
                             o may be n itself, the role at another size
     merge   tensor          over: (o, i, n): axes o and i become n, index n = o * size(i) + i

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from jax import export, lax
 
+from superopt.frontends.jax import known_gathers
 from superopt.frontends.jax.builders import (
     broadcast,
     concatenate,
@@ -182,10 +183,10 @@ def _dynamic_slice(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -
 def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     mode = _MODE.get(p["mode"])
     dims = p["dimension_numbers"]
-    if mode == "promise_in_bounds" and has_symbols(xs[0].shape) and (cut := _fixed_gather(p, xs)) is not None:
-        return cut
     if mode is None or (mode == "fill" and not _default_fill(p.get("fill_value"), out[0].dtype)):
         return None
+    if (known := _known_gather(p, xs, out[0])) is not None:
+        return known
     return mk(
         "gather",
         *xs,
@@ -199,18 +200,18 @@ def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Resul
     )
 
 
-def _fixed_gather(p: OpParams, xs: Sequence[Node]) -> Node | None:
-    """A gather of one block at a constant position, as a slice: `x[:, 1:]` with symbolic sizes is such a gather."""
-    dims, (x, where) = p["dimension_numbers"], xs
-    start: Node = where
-    while start.op in ("broadcast_in_dim", "reshape"):
-        (start,) = start.inputs
-    if len(where.shape) != 1 or start.op != "literal" or dims.operand_batching_dims:
+def _known_gather(p: OpParams, xs: Sequence[Node], out: TensorType) -> Node | None:
+    """A gather at positions that are known now, as slices and diagonals."""
+    dims, (x, where), taken = p["dimension_numbers"], xs, sizes(p["slice_sizes"])
+    mapped, collapsed = sizes(dims.start_index_map), sizes(dims.collapsed_slice_dims)
+    if dims.operand_batching_dims:
         return None
-    first: list[Size] = [start["value"] if d in dims.start_index_map else 0 for d in range(len(x.shape))]
-    taken = sizes(p["slice_sizes"])
-    cut = window(x, first, [a + n for a, n in zip(first, taken, strict=True)])
-    return reshape(cut, [n for d, n in enumerate(taken) if d not in dims.collapsed_slice_dims])
+    if has_symbols(x.shape):
+        fixed = _MODE[p["mode"]] == "promise_in_bounds"
+        return known_gathers.block(x, where, mapped, collapsed, taken) if fixed else None
+    if set(mapped) != set(collapsed) or any(n != x.shape[d] for d, n in enumerate(taken) if d not in mapped):
+        return None
+    return known_gathers.elements(x, where, mapped, sizes(dims.offset_dims), out.shape)
 
 
 def _scatter(op: str | None, p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:

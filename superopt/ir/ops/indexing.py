@@ -164,7 +164,7 @@ class _Gathered(AxisRule):
         return 1
 
     def flow(self, v: Values, shapes: Shapes, shape: Sequence[Size]) -> Flow:
-        """Return atoms for axes of the operand and for rows of the indices; complete for rows of a table alone."""
+        """Return atoms for axes of the operand and for rows of the indices; complete for rows of tables alone."""
         x, indices = shapes
         offset, collapsed, start_map, batch, index_batch = (v[name] for name in _NUMBERS)
         rows = [(len(x) + s,) for s in range(len(indices) - 1)]
@@ -173,9 +173,9 @@ class _Gathered(AxisRule):
         inner: list[AxisAtom] = [axis for axis in range(len(x)) if axis not in collapsed and axis not in batch]
         result = dict(zip(offset, [(axis,) for axis in inner], strict=True))
         result |= dict(zip([d for d in range(len(shape)) if d not in offset], rows, strict=True))
-        one = v["mode"] != "fill" and not batch and len(start_map) == 1 and start_map == collapsed
+        one = v["mode"] != "fill" and len(start_map) == 1 and start_map == collapsed
         whole = all(
-            literally(m, 1) if d in collapsed else m == n
+            literally(m, 1) if d in (*collapsed, *batch) else m == n
             for d, (m, n) in enumerate(zip(v["slice_sizes"], x, strict=True))
         )
         operands = (tuple([(axis,) for axis in range(len(x))]), (*rows, ()))
