@@ -246,7 +246,8 @@ def _convolution(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence
 
 
 def _gather(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
-    names = ("offset_dims", "collapsed_slice_dims", "start_index_map")
+    names = ["offset_dims", "collapsed_slice_dims", "start_index_map"]
+    names += ["operand_batching_dims", "start_indices_batching_dims"] if attrs["operand_batching_dims"] else []
     numbers = f"lax.GatherDimensionNumbers({', '.join(f'{n}={attrs[n]}' for n in names)})"
     return f'lax.gather({_bare(xs[0])}, {_bare(xs[1])}, {numbers}, {attrs["slice_sizes"]}, mode="{attrs["mode"]}")'
 
