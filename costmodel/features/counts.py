@@ -198,6 +198,9 @@ def _other(node: Node) -> Counts:
         counts["prefix_elem"] += elements(node)
         counts["prefix_elem_log"] += elements(node) * math.log2(length)
         counts["prefix"] += math.ceil(math.log2(length))
+    elif node.op == "segment_sum":
+        counts["opaque_elem"] += elements(node) + elements(node.inputs[0])
+        counts["opaque"] += 1
     else:
         counts["output"] += elements(node.inputs[1])
         counts["update"] += 1

@@ -408,6 +408,17 @@ class Builder:
     def _indices(self, t: Term, env: Env) -> Built:
         return self._counted(t, env, "int32") if t.op == "iota" else self.go(t, None, env)
 
+    def _segsum(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Sums by segments: the axes of the segments lead in both operands."""
+        *lead, segment = labels_of(env, t["over"])
+        segments, own = atomic(self.target, self.go(t.args[1], None, env), lead, squeeze=True)
+        rows = atomic(self.target, self.go(t.args[0], None, env), lead, squeeze=True)
+        value, lay = with_axes(self.target, rows, labels_in(own))
+        rest = tuple(axis for axis in lay if not any(label in lead for label, _ in axis))
+        value, _ = arrange(self.target, (value, lay), (*own, *rest))
+        count = self.sizes(t, env)[segment]
+        return self.target.mk("segment_sum", value, segments, segments=count), (((segment, count),), *rest)
+
     def _per_axis_operand(
         self, t: Term, hint: Layout | None, env: Env, idle: tuple[Any, ...]
     ) -> tuple[Any, list[Any], Layout]:
@@ -582,6 +593,7 @@ class Builder:
         "pad": _pad,
         "win": _win,
         "take": _take,
+        "segsum": _segsum,
         "iota": _iota,
         "expand": _expand,
         "dynslice": _dynslice,

@@ -85,11 +85,11 @@ def _unbound_integers(rule: Rule, left: list[Term], right: list[Term]) -> str | 
         used |= names
         alone |= bare
         roles |= set(roles_of(rule.vars, t)) | touched(t)
-        if t.op in ("bcast", "iota") and not t.get("like"):
+        if t.op in ("bcast", "iota", "segsum") and not t.get("like"):
             alone |= set(t["size"])
     for t in right:
         used |= _integers(t)[0]
-        if t.op == "bcast" and not t["like"]:
+        if t.op == "segsum" or (t.op == "bcast" and not t["like"]):
             used |= set(t["size"])
         for r in (set(roles_of(rule.vars, t)) | touched(t)) - roles - set(rule.derived):
             return f"the role {r} is not bound on the left side"

@@ -222,7 +222,7 @@ def _elementwise(t: Term, sub: Callable[..., str], outer: int) -> str:
 def _call(t: Term) -> tuple[str, list[str]]:
     """Function name and role arguments of a structural op."""
     op, over = t.op, list(t.get("over", ()))
-    if op in ("iota", "bcast"):
+    if op in ("iota", "bcast", "segsum"):
         return op, list(t["size"])
     if op == "lay":
         return op, list(t["order"])
@@ -321,6 +321,10 @@ def _moved(rule: Rule, t: Term, sub: Callable[..., str], ix: Callable[[str], str
     if op == "take":
         (r,) = t["over"]
         return sub(0, {r: sub(1)})
+    if op == "segsum":
+        *over, n = t["over"]
+        rows = {r: f"{r}'" for r in over}
+        return f"Σ_{','.join(rows.values())} [{sub(1, rows)}={ix(n)}]·{sub(0, rows)}"
     if op == "split":
         n, o, i = t["over"]
         return sub(0, {n: f"{expr(t['win'][0][1][0])}·{ix(o)}+{ix(i)}"})

@@ -55,6 +55,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], int]] = {
         lambda h, i, w, j: jnp.einsum("ed,edf->ef", h[i], w[j]),
         (draw(20, 8), below(20, 200), draw(3, 8, 8), below(3, 200)), 200 * 3 * 8,
     ),
+    "readout of graphs": (
+        lambda x, i, w, b: jax.ops.segment_sum(x @ w + b, i, 6),
+        (draw(300, 8), below(6, 300), draw(8, 16), draw(16)), 300 * 8,
+    ),
     "last of scaled running products": (lambda s, x: (s * jnp.cumprod(x, 1))[:, -1], (draw(1), draw(20, 60)), 20),
     "last of running maxima": (lambda x: jax.lax.cummax(x, 1)[:, -1] + 1, (draw(20, 60),), 20),
 }  # fmt: skip

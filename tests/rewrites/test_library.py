@@ -61,6 +61,10 @@ def two_tables() -> Node:
     return mk("dot_general", own, kinds, dimension_numbers=(((1,), (1,)), ((0,), (0,))))
 
 
+def segments(rows: Node, count: int) -> Node:
+    return mk("segment_sum", rows, var("i", rows.shape[0], dtype="int32"), segments=count)
+
+
 def triangle(order: str, n: int) -> Node:
     """Ones where the row's position has this order to the column's, as `jnp.tril` traces."""
     down, right = (mk("iota", dtype="int32", shape=(n, n), dimension=d) for d in (0, 1))
@@ -283,6 +287,18 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
         ("sum-as-diagonal", "trace-as-diagonal"),
     ),
     "products of rows of two tables": (two_tables, ("rows-of-two-tables",)),
+    "sums by few segments": (
+        lambda: segments(
+            ew("mul", ew("add", dot(var("x", 20, 4), var("w", 4, 3)), spread(frozen("b", 3), (20, 3), 1)),
+               spread(var("s", 3), (20, 3), 1)), 5,
+        ),
+        ("segments-of-scale", "segments-of-bias", "segments-of-product"),
+    ),
+    "sums by many segments": (
+        lambda: ew("add", dot(segments(var("x", 4, 3), 9), var("w", 3, 5)),
+                   spread(total(segments(var("y", 4, 6), 9), 1), (9, 5), 0)),
+        ("product-of-segments", "sum-of-segments"),
+    ),
     "product of exponentials": (
         lambda: mk("reduce_prod", ew("exp", var("x", 3, 4)), axes=(1,)), ("product-of-exponentials",),
     ),

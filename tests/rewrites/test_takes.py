@@ -23,6 +23,10 @@ TRUE = {
     "diagonal above": """A[*b i j]
   take(slice(A, j(1, j)), iota(i), j)  ==  take(pad(A, 0, j(-1, 0)), iota(i), j)
   if j == i + 1""",
+    "segments of a product": """U[*b *d *k]  I[*b]  W[*d *k *m]  extra n
+  segsum(dot(U, W, k), I, n)  ==  dot(segsum(U, I, n), W, k)""",
+    "segments of a sum": """U[*b *d]  V[*b *d]  I[*b]  extra n
+  segsum(U + V, I, n)  ==  segsum(U, I, n) + segsum(V, I, n)""",
     "maximum up to an entry": """A[*a n]
   slice(cummax(A, n), n(s, e))  ==  unit(max(slice(A, n(0, e)), n), n)
   if e == s + 1""",
@@ -38,6 +42,15 @@ FALSE = {
     "scales of entries in place of those of rows": """T[n *d]  I[c b]  S[c]
   take(T, I, n) * S  ==  take(T * ren(S, c, n), I, n)
   if c == n""",
+    "a bias that is added once": """U[*b *d]  C[*d]  I[*b]  extra n
+  segsum(U + C, I, n)  ==  segsum(U, I, n) + C""",
+    "segments by other segments": """U[*b *k]  V[*b *k]  I[*b]  J[*b]  extra n
+  segsum(U, I, n) + segsum(V, J, n)  ==  segsum(U + V, I, n)""",
+    "segments of squares": """U[*b *d]  I[*b]  extra n
+  segsum(square(U), I, n)  ==  square(segsum(U, I, n))""",
+    "scales of rows that leave their segment": """U[*b *d]  I[*b]  S[*b]  extra n
+  segsum(U * S, I, n)  ==  segsum(U, I, n) * segsum(S, I, n)""",
+    "all rows": "U[*b *d]  I[*b]  extra n\n  sum(segsum(U, I, n), n)  ==  sum(U, b)",
     "maximum before an entry": """A[*a n]
   slice(cummax(A, n), n(s, e))  ==  unit(max(slice(A, n(0, s)), n), n)
   if e == s + 1, s >= 1""",

@@ -43,6 +43,7 @@ def _attrs(op: str) -> dict[str, Any]:
         "convert_element_type": {"new_dtype": "int32"},
         "dynamic_slice": {"slice_sizes": (M, 2)},
         "dynamic_update_slice": {},
+        "segment_sum": {"segments": M},
         "gather": {
             "offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,), "slice_sizes": (1, N),
         },
@@ -61,6 +62,7 @@ def _operands(op: str) -> list[Node]:
         "dynamic_slice": [x, i, j],
         "dynamic_update_slice": [x, make_input("y", (M, 2)), i, j],
         "gather": [x, make_input("i", (K, 1), "int32")],
+        "segment_sum": [make_input("x", (K, N)), make_input("i", (K,), "int32")],
         "dot_general": [x, make_input("y", (N, K))],
         "conv_general_dilated": [make_input("x", (2, M, N, N)), make_input("y", (K, M, 3, 3))],
     }.get(op, [x])

@@ -218,6 +218,8 @@ def _scatter(op: str | None, p: OpParams, xs: Sequence[Node], out: Sequence[Tens
     """A scatter of one block as an update of a slice; a block that leaves the operand is dropped, or clipped."""
     x, where, update = xs
     dims, mode = p["dimension_numbers"], _MODE.get(p["mode"])
+    if op == "add" and (summed := _segments(p, xs)) is not None:
+        return summed
     if len(where.shape) != 1 or mode is None or where.dtype not in ("int32", "int64") or p.get("update_consts"):
         return None
     if dims.operand_batching_dims or (x.dtype == "bool" if op else p["update_jaxpr"] is not None):
@@ -240,6 +242,27 @@ def _scatter(op: str | None, p: OpParams, xs: Sequence[Node], out: Sequence[Tens
         within = functools.reduce(functools.partial(mk, "and"), inside)
         new = mk("select_n", broadcast(within, block, ()), old, new)
     return mk("dynamic_update_slice", x, new, *starts)
+
+
+def _segments(p: OpParams, xs: Sequence[Node]) -> Node | None:
+    """A scatter that adds rows up, each at one position along one axis, from zeros: a sum by segments."""
+    dims, (x, where, update) = p["dimension_numbers"], xs
+    along, gone = sizes(dims.scatter_dims_to_operand_dims), sizes(dims.inserted_window_dims)
+    zero = x
+    while zero.op == "broadcast_in_dim":
+        (zero,) = zero.inputs
+    if zero.op != "literal" or zero["value"] != 0 or len(where.shape) < 2 or len(along) != 1 or along != gone:
+        return None
+    if dims.operand_batching_dims or _MODE.get(p["mode"]) in (None, "clip") or p.get("update_consts"):
+        return None
+    kept, (axis,) = sizes(dims.update_window_dims), along
+    inner = [n for d, n in enumerate(x.shape) if d != axis]
+    if [update.shape[d] for d in kept] != inner:
+        return None
+    lead = [d for d in range(len(update.shape)) if d not in kept]
+    rows = transpose(update, [*lead, *kept])
+    summed = mk("segment_sum", rows, reshape(where, where.shape[:-1]), segments=x.shape[axis])
+    return transpose(summed, [*range(1, axis + 1), 0, *range(axis + 1, len(x.shape))])
 
 
 def _number(n: Size, dtype: str) -> Node:
