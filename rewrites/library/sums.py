@@ -65,11 +65,11 @@ diagonal-of-function: f/2  A[*b i j]  B[*b i j]
 
 sum-as-diagonal: A[*b i j]
   sum(where(eq(iota(i), iota(j)), A, 0), j)  ==  take(A, iota(i), j)
-  if i == j
+  if i == j, i >= 1
 
 trace-as-diagonal: A[*b i j]
   sum(where(eq(iota(i), iota(j)), A, 0), i, j)  ==  sum(take(A, iota(i), j), i)
-  if i == j
+  if i == j, i >= 1
 
 product-with-one-hot: I[*b]  T[n *d]
   dot(where(eq(I, iota(n)), 1, 0), T, n)

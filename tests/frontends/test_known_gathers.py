@@ -28,6 +28,8 @@ KNOWN: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], int]] = {
     "matrix of a diagonal": (lambda x: jnp.diag(x, k=1), A, 1),
     "diagonals of a batch": (lambda x: jnp.diagonal(x, axis1=1, axis2=2), B, 1),
     "diagonals of outer axes": (lambda x: jnp.diagonal(x, 1, axis1=0, axis2=2), B, 1),
+    "diagonal of a square": (jnp.diagonal, B[1:], 1),
+    "diagonals under vmap": (jax.vmap(jnp.diag), B, 1),
     "one iota twice": (lambda x: x[places(5), places(5)], A, 1),
     "two counts": (lambda x: x[places(4, 1), places(4, 3)], A, 1),
     "counts from the end": (lambda x: x[places(3, -3), places(3)], A, 1),

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax import export, lax
 
@@ -273,6 +274,15 @@ def _number(n: Size, dtype: str) -> Node:
     return reshape(window(count, (n,), (n + 1,)), ())
 
 
+def _platform_index(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    """The number of the platforms among which this one is (`lax.platform_dependent`), or of those that are left."""
+    here, others = jax.default_backend(), [i for i, names in enumerate(p["platforms"]) if names is None]
+    known = [i for i, names in enumerate(p["platforms"]) if names is not None and here in names]
+    if here == "gpu" or not (known or others):  # the makers of cards are told apart
+        return None
+    return scalar((known or others)[0], "int32")
+
+
 def _dim_as_value(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return _number(size(p["dim"]), out[0].dtype)
 
@@ -372,6 +382,7 @@ def _table() -> dict[str, OpImporter]:
         "dynamic_slice": _dynamic_slice,
         "gather": _gather,
         "dim_as_value": _dim_as_value,
+        "platform_index": _platform_index,
         "scatter": functools.partial(_scatter, None),
         **{f"scatter-{op}": functools.partial(_scatter, op) for op in ("add", "mul", "min", "max")},
     }
