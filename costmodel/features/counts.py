@@ -206,6 +206,9 @@ def _other(node: Node) -> Counts:
         counts["opaque"] += 3
         counts["opaque_elem"] += 50.0 * size
         counts["dot_mnk"] += 10.0 * size * length / 3 + 5.0 * elements(node) * length
+    elif node.op == "segment_sum":
+        counts["opaque_elem"] += elements(node) + elements(node.inputs[0])
+        counts["opaque"] += 1
     else:
         counts["output"] += elements(node.inputs[1])
         counts["update"] += 1

@@ -35,7 +35,7 @@ SAME_COST = {
 }
 """Ops that cost the same as another; a function of unknown cost counts as the slowest."""
 CONTROL = table.CONTROL - {"result"}
-HEAVY = WINDOWS | PREFIXES | CONTROL | CONTRACTIONS | LINEAR | {"dynamic_update_slice"}
+HEAVY = WINDOWS | PREFIXES | CONTROL | CONTRACTIONS | LINEAR | {"dynamic_update_slice", "segment_sum"}
 VIEW = VIEWS | {"concatenate", "dynamic_slice", "gather"}
 CHEAP = ELEMENTWISE - {*FUNCTIONS, *SAME_COST}
 LEAF = frozenset(("input", "literal", "result"))  # a result of an op with several is read like an input

@@ -385,19 +385,23 @@ class Builder:
         return value, lay
 
     def _take(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Rows of a table, or of a batch of tables along the labels that the indices have as well."""
         (label,) = labels_of(env, t["over"])
-        table = atomic(self.target, self.go(t.args[0], None, env), {label}, squeeze=True)
-        value, lay = with_axes(self.target, table, [label])
-        indices = self.go(t.args[1], None, env)
-        own = tuple(axis for axis in indices[1] if axis)
-        index, _ = arrange(self.target, indices, (*own, ()))
+        table, indices = self.go(t.args[0], None, env), self._indices(t.args[1], env)
+        shared = {x for x in labels_in(table[1]) if x in labels_in(indices[1])}
+        value, lay = with_axes(self.target, atomic(self.target, table, {label, *shared}, squeeze=True), [label])
+        index, own = atomic(self.target, indices, shared, squeeze=True)
+        index, _ = arrange(self.target, (index, own), (*own, ()))
         along = axis_of(lay, label)
-        rest = tuple(axis for i, axis in enumerate(lay) if i != along)
+        pairs = sorted((axis_of(lay, x), axis_of(own, x)) for x in shared)
+        single = {along, *[i for i, _ in pairs]}
+        rest = tuple(axis for i, axis in enumerate(lay) if i not in single)
         value = self.target.mk(
             "gather", value, index,
             offset_dims=tuple(range(len(own), len(own) + len(rest))), collapsed_slice_dims=(along,),
-            start_index_map=(along,), operand_batching_dims=(), start_indices_batching_dims=(), mode="clip",
-            slice_sizes=tuple(1 if i == along else extent(axis) for i, axis in enumerate(lay)),
+            start_index_map=(along,), operand_batching_dims=tuple(i for i, _ in pairs),
+            start_indices_batching_dims=tuple(i for _, i in pairs), mode="clip",
+            slice_sizes=tuple(1 if i in single else extent(axis) for i, axis in enumerate(lay)),
         )  # fmt: skip
         return value, (*own, *rest)
 
@@ -424,6 +428,20 @@ class Builder:
         batch = [axis for axis in lay if axis[0][0] not in (*rows, *columns)]
         ends = [tuple([(label, size[label]) for label in labels if label in size]) for labels in (rows, columns)]
         return arrange(self.target, (value, lay), (*batch, *ends))
+
+    def _indices(self, t: Term, env: Env) -> Built:
+        return self._counted(t, env, "int32") if t.op == "iota" else self.go(t, None, env)
+
+    def _segsum(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Sums by segments: the axes of the segments lead in both operands."""
+        *lead, segment = labels_of(env, t["over"])
+        segments, own = atomic(self.target, self.go(t.args[1], None, env), lead, squeeze=True)
+        rows = atomic(self.target, self.go(t.args[0], None, env), lead, squeeze=True)
+        value, lay = with_axes(self.target, rows, labels_in(own))
+        rest = tuple(axis for axis in lay if not any(label in lead for label, _ in axis))
+        value, _ = arrange(self.target, (value, lay), (*own, *rest))
+        count = self.sizes(t, env)[segment]
+        return self.target.mk("segment_sum", value, segments, segments=count), (((segment, count),), *rest)
 
     def _per_axis_operand(
         self, t: Term, hint: Layout | None, env: Env, idle: tuple[Any, ...]
@@ -599,6 +617,7 @@ class Builder:
         "pad": _pad,
         "win": _win,
         "take": _take,
+        "segsum": _segsum,
         "iota": _iota,
         "expand": _expand,
         "dynslice": _dynslice,

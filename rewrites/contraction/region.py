@@ -189,8 +189,8 @@ class _RegionReader:
             return None
         own = below(lay, a.perm)
         axes = [
-            self._position(child, below(below(below(own, turned), equal.perm), to))
-            for equal in self.space.alternatives(condition).get("eq", ())
+            self._position(child, below(below(held, equal.perm), to))
+            for held, equal in self._equalities(condition, below(own, turned))
             for child, to in equal.children
         ]
         if len(axes) != 2 or axes[0] is None or axes[1] is None or axes[0] == axes[1]:
@@ -200,6 +200,15 @@ class _RegionReader:
         inside = self.part(inner, kept, depth + 1)
         self.masked -= 1
         return RegionPart("mask", cls, lay, (inside,), (axes[0], axes[1]))
+
+    def _equalities(self, cls: Class, lay: Layout) -> Iterator[tuple[Layout, Alternative]]:
+        """The comparisons for equality that a class holds or repeats, each with its layout."""
+        alternatives = self.space.alternatives(cls)
+        yield from [(lay, equal) for equal in alternatives.get("eq", ())]
+        for copy in alternatives.get("broadcast_in_dim", ()):
+            held, (child, turned) = below(lay, copy.perm), copy.children[0]
+            axes: tuple[int, ...] = copy.site.values["broadcast_dimensions"]
+            yield from self._equalities(child, below(tuple([held[axis] for axis in axes]), turned))
 
     def _position(self, cls: Class, lay: Layout) -> tuple[int, int] | None:
         """The label along which a class counts positions, with its size; None where it does not."""

@@ -62,7 +62,7 @@ def unusable(rule: Rule) -> str | None:
         if t.op in UNMATCHABLE:
             return f"{_spelled(t)} cannot be matched"
         if t.op == "iota" and loose_iota(rule):
-            return "iota cannot be matched where no comparison of positions reads it"
+            return "iota cannot be matched where neither a comparison of positions nor a take reads it"
         if t.op == "lit" and t["value"][0] != "n":
             return "count cannot be matched" if t["value"][0] == "prod" else "a computed integer cannot be matched"
     have, want = _tensors(left), _tensors(right)
@@ -85,11 +85,11 @@ def _unbound_integers(rule: Rule, left: list[Term], right: list[Term]) -> str | 
         used |= names
         alone |= bare
         roles |= set(roles_of(rule.vars, t)) | touched(t)
-        if t.op in ("bcast", "iota") and not t.get("like"):
+        if t.op in ("bcast", "iota", "segsum") and not t.get("like"):
             alone |= set(t["size"])
     for t in right:
         used |= _integers(t)[0]
-        if t.op == "bcast" and not t["like"]:
+        if t.op == "segsum" or (t.op == "bcast" and not t["like"]):
             used |= set(t["size"])
         for r in (set(roles_of(rule.vars, t)) | touched(t)) - roles - set(rule.derived):
             return f"the role {r} is not bound on the left side"

@@ -185,6 +185,14 @@ def _take(x: TermAt) -> TermEntry:
     return x.given(PHYSICAL["take"], (x.axes(), (None,)), (), attrs, indices=(1,))
 
 
+def _segsum(x: TermAt) -> TermEntry:
+    """A sum by segments of rows of one element."""
+    *lead, segment = x.axes()
+    (token,) = x.t["size"]
+    rows, count = tuple(lead), x.env.tok[token, segment]
+    return x.given(PHYSICAL["segsum"], (rows, rows), (segment,), {"segments": count}, indices=(1,))
+
+
 def _dynslice(x: TermAt) -> TermEntry:
     labels, (start, size) = x.windows(2)
     return x.given("dynamic_slice", (labels,), labels, {"slice_sizes": size}, positions=start)
@@ -217,7 +225,7 @@ def _merge(x: TermAt) -> TermEntry:
 
 ENTRIES: Mapping[str, Callable[[TermAt], TermEntry]] = {
     "dot": _dot, "conv": _conv, "red": _red, "cum": _cum, "win": _win, "concat": _concat, "rev": _rev, "slice": _slice,
-    "at": _at, "pad": _pad, "iota": _iota, "take": _take, "dynslice": _dynslice, "dynupdate": _dynupdate,
-    "split": _split, "merge": _merge,
+    "at": _at, "pad": _pad, "iota": _iota, "take": _take, "segsum": _segsum, "dynslice": _dynslice,
+    "dynupdate": _dynupdate, "split": _split, "merge": _merge,
 }  # fmt: skip
 """Op of a term -> its entry.  Elementwise ops are absent: their function names the entry, and they act on no axis."""

@@ -29,7 +29,7 @@ def kinds(names: Iterable[str], roots: tuple[Term, ...]) -> dict[str, str]:
             demand(t.args[0], "bool")
         elif t.op == "ew" and t["f"] in LOGICAL:
             demand(t, "bool")
-        elif t.op == "take":
+        elif t.op in ("take", "segsum"):
             demand(t.args[1], "int")
     return out
 
@@ -52,12 +52,12 @@ def bare(t: Term) -> Term:
 
 
 def loose_iota(rule: Rule) -> bool:
-    """Whether the left side holds an iota that no comparison of positions reads."""
+    """Whether the left side holds an iota that neither a comparison of positions nor a `take` reads as an index."""
     return any(
         bare(a).op == "iota" and not compares_positions(rule.kinds, t)
         for t in subterms(rule.lhs)
         if t.op != "bcast"
-        for a in t.args
+        for a in (t.args[:1] if t.op == "take" else t.args)
     ) or any(t.op == "iota" for t in rule.lhs)
 
 
@@ -93,7 +93,7 @@ def _infer(kinds: Mapping[str, str], t: Term, inner: list[str]) -> str:
         return "bool" if isinstance(t["value"][1], bool) else "number"
     if t.op == "iota":
         return "number"
-    if t.op == "take":
+    if t.op in ("take", "segsum"):
         _one("an index", [inner[1], "int"])
         return inner[0]
     if t.op != "ew":

@@ -239,6 +239,9 @@ class TermReader:
         if f == "take":
             arity(2)
             return self._one_axis("take", xs, self.words(f, rest))
+        if f == "segsum":
+            arity(2)
+            return self._segmented(xs, rest)
         arity(2 if f in ("pad", "dynupdate", "solve") else 1)
         if f in ("view", "lay"):
             return term("view", *xs) if f == "view" else term("lay", *xs, order=self.words(f, rest))
@@ -320,10 +323,8 @@ class TermReader:
         if len(over) != 1 or over[0] in self.d.many:
             self.fail(f"{op} takes one single-axis role")
         self.have(op, xs[0], over)
-        if op == "take":
-            shared = set(roles_of(self.d.vars, xs[0])) & set(roles_of(self.d.vars, xs[1]))
-            if shared:
-                self.fail(f"take: table and indices share {sorted(shared)}")
+        if op == "take" and over[0] in roles_of(self.d.vars, xs[1]):
+            self.fail(f"take: the indices have the role {over[0]} along which they index")
         return term(op, *xs, over=over, **at)
 
     def _linear(self, op: str, xs: list[Term], over: tuple[str, ...]) -> Term:
@@ -336,6 +337,14 @@ class TermReader:
             if shared := set(columns) & set(roles_of(self.d.vars, xs[1])):
                 self.fail(f"solve: the right side has {sorted(shared)}, which are roles of the solution")
         return term(op, *xs, over=over)
+
+    def _segmented(self, xs: list[Term], rest: list[ast.expr]) -> Term:
+        """The term `segsum(U, I, n)`."""
+        token, roles = self._token("segsum", rest), roles_of(self.d.vars, xs[1])
+        self.have("segsum", xs[0], roles)
+        if stem(token) in (*self.d.many, *roles_of(self.d.vars, xs[0])):
+            self.fail(f"segsum({token}): expected a size token of a single-axis role that the rows lack")
+        return term("segsum", *xs, over=(*roles, stem(token)), size=(token,))
 
     def premise(self, e: ast.expr) -> Term:
         """A premise about values: a comparison or a combination of comparisons."""

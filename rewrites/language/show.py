@@ -222,7 +222,7 @@ def _elementwise(t: Term, sub: Callable[..., str], outer: int) -> str:
 def _call(t: Term) -> tuple[str, list[str]]:
     """Function name and role arguments of a structural op."""
     op, over = t.op, list(t.get("over", ()))
-    if op in ("iota", "bcast"):
+    if op in ("iota", "bcast", "segsum"):
         return op, list(t["size"])
     if op == "lay":
         return op, list(t["order"])
@@ -327,6 +327,10 @@ def _moved(rule: Rule, t: Term, sub: Callable[..., str], ix: Callable[[str], str
         place = ",".join([*map(ix, columns), *(inner.get(r) or ix(r) for r in rows)])
         matrix = f"inv_{','.join(over)}({sub(0, over)})[{place}]"
         return matrix if op == "inverse" else f"Σ_{','.join(rows)} {matrix}·{sub(1, inner)}"
+    if op == "segsum":
+        *over, n = t["over"]
+        rows = {r: f"{r}'" for r in over}
+        return f"Σ_{','.join(rows.values())} [{sub(1, rows)}={ix(n)}]·{sub(0, rows)}"
     if op == "split":
         n, o, i = t["over"]
         return sub(0, {n: f"{expr(t['win'][0][1][0])}·{ix(o)}+{ix(i)}"})

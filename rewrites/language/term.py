@@ -24,7 +24,10 @@ so that equal terms are one object and a shared subterm is shared by constructio
     inverse tensor          over: (i, ..., k, ...), single-axis roles of its rows, then of as many columns: its
                             inverse as a matrix, with rows k, ... and columns i, ...
     solve   two tensors     over: (i, ..., k, ...): the sum over i, ... of the first one's inverse times the second
-    take    table, indices  over: (role,): the table's rows along the role, index clipped into range
+    take    table, indices  over: (role,): the table's rows along the role, index clipped into range; other shared
+                            roles are batch roles
+    segsum  rows, segments  over: (roles of the segments, n), size: (token of n,): sums of the rows of each segment,
+                            along the new role n
     split   tensor          over: (n, o, i), win: ((n, (q,)),): axis n becomes o and i, index n = o * q + i, size i = q;
                             o may be n itself, the role at another size
     merge   tensor          over: (o, i, n): axes o and i become n, index n = o * size(i) + i
@@ -279,6 +282,9 @@ def _roles(rule_vars: Mapping[str, tuple[str, ...]], t: Term, of: Callable[[Term
         return tuple(dict.fromkeys(first + t["over"]))
     if op == "take":
         return tuple(dict.fromkeys([r for r in first if r not in t["over"]] + list(inner[1])))
+    if op == "segsum":
+        *gone, n = t["over"]
+        return (n, *[r for r in first if r not in gone])
     if op == "split":
         n, o, i = t["over"]
         return tuple(x for r in first for x in ((o, i) if r == n else (r,)))
@@ -303,6 +309,7 @@ PHYSICAL = {
     "rev": "rev",
     "bcast": "broadcast_in_dim",
     "take": "gather",
+    "segsum": "segment_sum",
     "iota": "iota",
     "inverse": "inverse",
     "solve": "solve",

@@ -23,6 +23,14 @@ ew2-slice: f/2  A[*a *n]  B[*a *n]
   f(slice(A, n(s, e, t)), slice(B, n(s, e, t)))  ==  slice(f(A, B), n(s, e, t))
   mode near
 
+entry-of-function: f/1  A[*a *n]
+  slice(f(A), n(s, e))  ==  f(slice(A, n(s, e)))
+  prefer e == s + 1
+
+entry-of-functions: f/2  A[*a *n]  B[*a *n]
+  slice(f(A, B), n(s, e))  ==  f(slice(A, n(s, e)), slice(B, n(s, e)))
+  prefer e == s + 1
+
 ew1-view: f/1  A[*a]
   f(view(A))  ==  view(f(A))
 

@@ -28,6 +28,9 @@ reduce-concat: R in sum|max  A[*a *k n]  B[*a *k n2]
   R(concat(A, B, n), k)  ==  concat(R(A, k), R(B, k), n)
   mode near
 
+product-of-exponentials: A[*b *k]
+  prod(exp(A), k)  ==  exp(sum(A, k))
+
 softmax-shift: X[*b *k]  C[*b]
   exp(X - C) / sum(exp(X - C), k)  ==  exp(X) / sum(exp(X), k)
   mode near

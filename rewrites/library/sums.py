@@ -1,7 +1,8 @@
 """Sums of products: the order of products, sums and broadcasts through factors, rows before or after a product.
 
 The index form of a term is a sum over roles of a product of tensors.  Each rule here moves a sum or a gather past
-factors that lack its roles, and is guarded by the work that it saves.
+factors that lack its roles, and is guarded by the work that it saves.  A diagonal is read as a gather of one element
+from each row, and summed over as a mask.
 """
 
 RULES = """
@@ -47,9 +48,28 @@ rows-after-function: f/1  T[n *d]  I[*b]
   f(take(T, I, n))  ==  take(f(T), I, n)
   prefer n < prod(b)
 
-rows-before-function: f/1  T[n *d]  I[*b]
+rows-before-function: f/1  T[*c n *d]  I[*c *b]
   take(f(T), I, n)  ==  f(take(T, I, n))
   prefer prod(b) < n
+
+rows-of-two-tables: T[n *d *k *p]  U[r *d *k *m]  I[*b]  J[*b]
+  dot(take(T, I, n), take(U, J, r), k)  ==  take(take(dot(T, U, k), I, n), J, r)
+  prefer n * r <= prod(b) and r <= n
+
+diagonal-as-sum: A[*b i j]
+  take(A, iota(i), j)  ==  sum(where(eq(iota(i), iota(j)), A, 0), j)
+  if i == j
+
+diagonal-of-function: f/2  A[*b i j]  B[*b i j]
+  take(f(A, B), iota(i), j)  ==  f(take(A, iota(i), j), take(B, iota(i), j))
+
+sum-as-diagonal: A[*b i j]
+  sum(where(eq(iota(i), iota(j)), A, 0), j)  ==  take(A, iota(i), j)
+  if i == j, i >= 1
+
+trace-as-diagonal: A[*b i j]
+  sum(where(eq(iota(i), iota(j)), A, 0), i, j)  ==  sum(take(A, iota(i), j), i)
+  if i == j, i >= 1
 
 product-with-one-hot: I[*b]  T[n *d]
   dot(where(eq(I, iota(n)), 1, 0), T, n)

@@ -38,6 +38,14 @@ entry-of-products: A[*a n]
   slice(cumprod(A, n), n(s, e))  ==  unit(prod(slice(A, n(0, e)), n), n)
   if e == s + 1
 
+entry-of-maxima: A[*a n]
+  slice(cummax(A, n), n(s, e))  ==  unit(max(slice(A, n(0, e)), n), n)
+  if e == s + 1
+
+entry-of-minima: A[*a n]
+  slice(cummin(A, n), n(s, e))  ==  unit(min(slice(A, n(0, e)), n), n)
+  if e == s + 1
+
 wmax-separable: X[*b u s]
   wmax(X, u(w, t, a, b1), s(v, y, c, d))  ==  wmax(wmax(X, u(w, t, a, b1)), s(v, y, c, d))
   prefer w > 1 and v > 1

@@ -454,9 +454,16 @@ def _take(p: Printer, t: Walked) -> str:
     return f"take({p.show(t.args[0])}, {p.show(t.args[1])}, {p.role(label)})"
 
 
+def _segments(p: Printer, t: Walked) -> str:
+    (axis,) = t.lay[:1]
+    if len(axis) != 1:
+        raise Unliftable("segments along an axis of size 1 or along several axes in one")
+    return f"segsum({p.show(t.args[0])}, {p.show(t.args[1])}, {p.token(*axis[0])})"
+
+
 _SHOWN: dict[str, Callable[[Printer, Walked], str]] = {
     **dict.fromkeys(PRODUCTS, _dot), **dict.fromkeys(CONVOLUTIONS, _conv),
-    "concatenate": _concat, "slice": _slice, "pad": _pad, "rev": _rev, "gather": _take,
+    "concatenate": _concat, "slice": _slice, "pad": _pad, "rev": _rev, "gather": _take, "segment_sum": _segments,
     "inverse": _linear, "solve": _linear,
     **{op: _reduced for op, kind in REDUCE.items() if kind in REDUCERS},
     **dict.fromkeys(WINDOW, _window), **dict.fromkeys(CUMULATIVE, _prefix),

@@ -112,7 +112,7 @@ def _parts(rule: Rule, role: str) -> tuple[frozenset[str], ...]:
         below = [c for c in map(visit, t.args) if c is not None]
         for c in below[1:]:
             parent[find(c)] = find(below[0])
-        if not below or (t.op in ("dot", "red", "conv", "take") and role in t["over"]):
+        if not below or (t.op in ("dot", "red", "conv", "take", "segsum") and role in t["over"]):
             return None
         return None if t.op == "solve" and role in halves(t)[0] else below[0]
 
@@ -124,7 +124,7 @@ def _parts(rule: Rule, role: str) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(g) for g in groups.values())
 
 
-SETS = frozenset({"dot", "red", "concat", "bcast", "rev", "cum", "take", "iota", "inverse", "solve"})
+SETS = frozenset({"dot", "red", "concat", "bcast", "rev", "cum", "take", "iota", "segsum", "inverse", "solve"})
 """Pattern ops that act on roles as sets; the others carry attributes per axis."""
 
 Resolved = dict[int, Any]
@@ -448,12 +448,12 @@ class _Binder:
         return None
 
     def _broadcast_sizes(self) -> str | None:
-        """Sizes of roles that exist only under an explicit broadcast or as positions."""
+        """Sizes of roles that exist only under an explicit broadcast, as positions or as segments."""
         for t, marks in self.found.marks:
-            if t.op not in ("bcast", "iota") or t.get("like"):
+            if t.op not in ("bcast", "iota", "segsum") or t.get("like"):
                 continue
             named = {self.name(x): n for x, n in marks.items()}
-            for r, token in zip(t["over"], t["size"], strict=True):
+            for r, token in zip(t["over"][-len(t["size"]) :], t["size"], strict=True):
                 for label in self.labels[r]:
                     n = named.get(label, 1)
                     if isinstance(n, int) and self.tok.setdefault((token, label), n) != n:

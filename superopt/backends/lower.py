@@ -99,6 +99,13 @@ def _gather(node: Node, x: Any, indices: Any) -> Any:
     return lax.gather(x, indices, dims, node["slice_sizes"], mode=_MODE[node["mode"]])
 
 
+def _segment_sum(node: Node, rows: Any, segments: Any) -> Any:
+    lead = segments.ndim
+    empty = lax.full((node["segments"], *rows.shape[lead:]), 0, rows.dtype)
+    dims = lax.ScatterDimensionNumbers(tuple(range(lead, rows.ndim)), (0,), (0,))
+    return lax.scatter_add(empty, lax.expand_dims(segments, (lead,)), rows, dims, mode="drop")
+
+
 def _iota(node: Node) -> Any:
     return lax.broadcasted_iota(dtype_of(node["dtype"]), node["shape"], node["dimension"])
 
@@ -125,7 +132,7 @@ def _table() -> dict[str, LoweringRule]:
         "literal": _literal, "round": _round, "convert_element_type": _convert_element_type, "regroup": _regroup,
         "barrier": _barrier, "concatenate": _concatenate, "dynamic_slice": _dynamic_slice,
         "dynamic_update_slice": _dynamic_update_slice, "gather": _gather, "iota": _iota, "opaque": _opaque,
-        "result": _result, "inverse": functools.partial(_by_name, jnp.linalg.inv),
+        "segment_sum": _segment_sum, "result": _result, "inverse": functools.partial(_by_name, jnp.linalg.inv),
         "solve": functools.partial(_by_name, jnp.linalg.solve),
     }  # fmt: skip
     for names, lowering in ((ARG, _arg), (CONTRACTIONS, _contraction)):

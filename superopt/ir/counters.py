@@ -8,7 +8,8 @@ reduction costs its extent times (body + 1 combination), so a product of m x k b
     block_cost   a fused kernel in its free form: every distinct expression once per point of the iterators that it
                  depends on, guards weighted by the share of points where they hold.
 
-Bytes read are at most one read per operand element; a prefix fold (cumsum ...) counts as a running accumulator.
+Bytes read are at most one read per operand element; a prefix fold (cumsum ...) counts as a running accumulator,
+and a sum by segments as one addition for each row.
 """
 
 from __future__ import annotations
@@ -151,11 +152,14 @@ def node_cost(node: Node) -> Cost:
         return _repeated(node) + Cost(read_bytes=read, write_bytes=written)
     inner = node["op"] if node.op == "macro" else node.op
     elements = _product(node.shape)
-    total = (
-        Count(1, 0, {0: 1}).times(elements) if inner in CUMULATIVE
-        else _solving(node) if inner == "solve"
-        else count_at(node).times(elements)
-    )  # fmt: skip
+    if inner in CUMULATIVE:
+        total = Count(1, 0, {0: 1}).times(elements)
+    elif inner == "solve":
+        total = _solving(node)
+    elif inner == "segment_sum":  # each row is read and added once
+        total = Count(1, 0, {0: 1, 1: 1}).times(_product(node.inputs[0].shape))
+    else:
+        total = count_at(node).times(elements)
     read = 0.0
     for j, x in enumerate(node.inputs):
         size = _product(x.shape)

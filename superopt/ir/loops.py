@@ -273,13 +273,17 @@ def _decay(product: Node) -> Node | None:
     """The literal of at most 1 by which a product scales floats; None where it is anything else."""
     if product.op != "mul" or product.dtype not in FLOATS:
         return None
-    for x in product.inputs:
-        inner = x
-        while inner.op == "broadcast_in_dim":
-            (inner,) = inner.inputs
-        if inner.op == "literal" and abs(inner["value"]) <= 1:  # powers of more may be infinite where rows are zero
-            return inner
+    for x in map(_source, product.inputs):
+        if x.op == "literal" and abs(x["value"]) <= 1:  # powers of more may be infinite where rows are zero
+            return x
     return None
+
+
+def _source(x: Node) -> Node:
+    """The value of which a node is the broadcast, or the node."""
+    while x.op == "broadcast_in_dim":
+        (x,) = x.inputs
+    return x
 
 
 def adds_row(loop: Node, number: int) -> bool:
@@ -311,10 +315,12 @@ def _weighted(first: Node, stack: Node, factor: Node, reverse: bool) -> tuple[No
     powers_of = mk("cumprod", ones, axis=0, reverse=not reverse)
     begin = 0 if reverse else 1
     weights = mk("slice", powers_of, start_indices=(begin,), limit_indices=(begin + length,))
-    last = length if reverse else 0
+    rows = mk("mul", stack, mk("broadcast_in_dim", weights, shape=stack.shape, broadcast_dimensions=(0,)))
+    source, last = _source(first), length if reverse else 0
+    if source.op == "literal" and source["value"] == 0:  # stays so, since no factor is more than 1
+        return first, rows
     whole = mk("reshape", mk("slice", powers_of, start_indices=(last,), limit_indices=(last + 1,)), new_sizes=())
-    first = mk("mul", first, mk("broadcast_in_dim", whole, shape=rest, broadcast_dimensions=()))
-    return first, mk("mul", stack, mk("broadcast_in_dim", weights, shape=stack.shape, broadcast_dimensions=(0,)))
+    return mk("mul", first, mk("broadcast_in_dim", whole, shape=rest, broadcast_dimensions=())), rows
 
 
 def powers(loop: Node) -> tuple[int, ...]:

@@ -101,12 +101,17 @@ class _Changed(Mapping[str, np.ndarray]):
 
 
 def prefix_steps(graph: Graph) -> float:
-    """Return the steps of the interpreter through prefix folds: each result is formed from the start of its axis."""
+    """Return the steps of the interpreter through prefix folds and sums by segments.
+
+    Each result is formed from the start of its axis, or from all rows.
+    """
     steps = 0.0
     for node in graph.nodes():
+        sizes: list[int] = [int(n) for n in node.shape] if len(node.types) == 1 else []  # pyright: ignore[reportArgumentType] (sizes are concrete here)
         if node.op in CUMULATIVE:
-            sizes: list[int] = [int(n) for n in node.shape]  # pyright: ignore[reportArgumentType] (sizes are concrete here)
             steps += float(math.prod(sizes)) * sizes[node["axis"]]
+        elif node.op == "segment_sum":
+            steps += float(math.prod(sizes)) * math.prod(map(int, node.inputs[1].shape))  # pyright: ignore[reportArgumentType]
     return steps
 
 

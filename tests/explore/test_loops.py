@@ -111,12 +111,12 @@ def read_before(xs: jax.Array, a: jax.Array) -> Any:
     return lax.scan(lambda h, x: (jnp.tanh(h + x), h @ a), xs[0], xs, reverse=True)
 
 
-def smoothed(reverse: bool) -> Fn:
+def smoothed(reverse: bool, begin: float = 1.0) -> Fn:
     def fn(xs: jax.Array, ys: jax.Array) -> Any:
         def step(c: jax.Array, p: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             return 0.75 * c + 0.25 * jnp.outer(*p), None
 
-        return lax.scan(step, jnp.ones((xs.shape[1], ys.shape[1])), (xs, ys), reverse=reverse)[0]
+        return lax.scan(step, jnp.full((xs.shape[1], ys.shape[1]), begin), (xs, ys), reverse=reverse)[0]
 
     return fn
 
@@ -172,6 +172,7 @@ CASES: dict[str, tuple[Fn, tuple[Any, ...], tuple[str, ...], int]] = {
     "read before": (read_before, (rand(5, 3), rand(3, 2)), ("sunk", "hoisted"), 1),
     "smoothed": (smoothed(False), (rand(6, 3), rand(6, 2)), ("hoisted", "summed"), 0),
     "smoothed backwards": (smoothed(True), (rand(6, 3), rand(6, 2)), ("hoisted", "summed"), 0),
+    "smoothed from zero": (smoothed(False, 0.0), (rand(6, 3), rand(6, 2)), ("hoisted", "summed"), 0),
     "growing": (growing, (rand(6, 3),), (), 1),
     "damped": (damped, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
     "damped rows": (damped_rows, (rand(4, 4), rand(4, 4)), ("counted", "body", "hoisted", "powered"), 0),
@@ -198,6 +199,14 @@ def test_steps_keep_the_results(name: str) -> None:
     given = dict(zip((x["name"] for x in graph.inputs), values, strict=False)) | dict(graph.constants)
     for a, b in zip(evaluate(graph, given), evaluate(after, given), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
+def test_what_begins_at_zero_decays_to_zero() -> None:
+    scaled = {
+        name: [x.op for n in opened(graph_of(name)[0], Deadline())[0].nodes() if n.op == "mul" for x in n.inputs]
+        for name in ("smoothed", "smoothed from zero")
+    }
+    assert len(scaled["smoothed"]) == len(scaled["smoothed from zero"]) + 2
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -81,6 +81,11 @@ def _reference(node: Node) -> Callable[..., Any]:
             return lambda x, i: lax.gather(x, i, lax.GatherDimensionNumbers(**a), sizes, mode=mode)
         case "inverse" | "solve":
             return {"inverse": jnp.linalg.inv, "solve": jnp.linalg.solve}[node.op]
+        case "segment_sum":
+            count = a["segments"]
+            return lambda x, i: (
+                jnp.zeros((count + 1, *x.shape[i.ndim :]), x.dtype).at[jnp.where(i < 0, count, i)].add(x)[:count]
+            )
         case "dot_general" | "conv_general_dilated":
             if node.op != "dot_general":
                 a["dimension_numbers"] = lax.ConvDimensionNumbers(*a["dimension_numbers"])

@@ -65,6 +65,15 @@ def trace_of_product() -> Node:
     return mk("reduce_sum", diagonal(dot(var("a", 6, 3), var("b", 3, 6)), 6), axes=(0, 1))
 
 
+def diagonals_of_a_batch() -> Node:
+    """Diagonals of a batch of products, with one mask for all."""
+    batch = (((2,), (1,)), ((0,), (0,)))
+    products = mk("dot_general", var("a", 2, 6, 3), var("b", 2, 3, 6), dimension_numbers=batch)
+    down, right = (mk("iota", dtype="int32", shape=(6, 6), dimension=d) for d in (0, 1))
+    mask = spread(mk("eq", down, right), (2, 6, 6), 1, 2)
+    return mk("reduce_sum", mk("select_n", mask, spread(literal(0.0, "float64"), (2, 6, 6)), products), axes=(2,))
+
+
 def whitened() -> Node:
     scale = diagonal(spread(mk("div", spread(literal(1.0, "float64"), (5,)), var("s", 5)), (5, 5), 0), 5)
     return dot(dot(dot(var("x", 9, 5), var("v", 5, 5)), scale), var("u", 5, 5))
@@ -109,6 +118,7 @@ REGIONS: dict[str, Callable[[], Node]] = {
     "mean of a quotient": mean_of_quotient,
     "matrix between diagonal ones": between_diagonals,
     "trace of a product": trace_of_product,
+    "diagonals of a batch of products": diagonals_of_a_batch,
     "quotients on a diagonal": whitened,
     "keys repeated for several heads": repeated_heads,
     "norm of a product of thin matrices": norm_of_low_rank,

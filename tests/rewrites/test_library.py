@@ -10,6 +10,7 @@ from rewrites.grow.growth import grow, is_law
 from rewrites.library import load
 from superopt.ir.graph import Node, literal, mk
 from superopt.machine.deadline import Deadline
+from tests.rewrites.test_contraction import diagonal
 from tests.rewrites.test_library_forms import conv, pool
 from tests.rewrites.test_linear_rules import FORMS
 from tests.rewrites.test_rules_graphs import check_all_enodes
@@ -39,6 +40,30 @@ def rows(table: Node, indices: Node) -> Node:
         "gather", table, mk("reshape", indices, new_sizes=(*indices.shape, 1)), offset_dims=(len(indices.shape),),
         collapsed_slice_dims=(0,), start_index_map=(0,), slice_sizes=(1, d), mode="clip",
     )  # fmt: skip
+
+
+def on_diagonal(x: Node) -> Node:
+    """The diagonal of a square tensor, as `jnp.diagonal` imports it."""
+    n = x.shape[0]
+    return mk(
+        "gather", x, mk("reshape", mk("iota", dtype="int32", shape=(n,), dimension=0), new_sizes=(n, 1)),
+        offset_dims=(), collapsed_slice_dims=(1,), start_index_map=(1,), operand_batching_dims=(0,),
+        start_indices_batching_dims=(0,), slice_sizes=(1, 1), mode="clip",
+    )  # fmt: skip
+
+
+def two_tables() -> Node:
+    """Rows of a table, each times a matrix of its kind, as `einsum("ed,edf->ef", t[i], w[j])` imports."""
+    kinds = mk(
+        "gather", var("w", 2, 3, 4), mk("reshape", var("j", 20, dtype="int32"), new_sizes=(20, 1)), offset_dims=(1, 2),
+        collapsed_slice_dims=(0,), start_index_map=(0,), slice_sizes=(1, 3, 4), mode="clip",
+    )  # fmt: skip
+    own = rows(var("t", 5, 3), var("i", 20, dtype="int32"))
+    return mk("dot_general", own, kinds, dimension_numbers=(((1,), (1,)), ((0,), (0,))))
+
+
+def segments(rows: Node, count: int) -> Node:
+    return mk("segment_sum", rows, var("i", rows.shape[0], dtype="int32"), segments=count)
 
 
 def triangle(order: str, n: int) -> Node:
@@ -210,8 +235,8 @@ def last(x: Node) -> Node:
 
 def entries_of_runs() -> Node:
     x = var("x", 3, 300)
-    runs = [last(mk(op, x, axis=1, reverse=False)) for op in ("cumsum", "cumprod")]
-    return ew("add", *runs)
+    a, b, c, d = [mk(op, x, axis=1, reverse=False) for op in ("cumsum", "cumprod", "cummax", "cummin")]
+    return ew("add", ew("add", last(a), last(b)), last(ew("exp", ew("sub", c, d))))
 
 
 def chosen() -> Node:
@@ -275,7 +300,37 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
         ("dot-factor-sub",),
     ),
     "product less its mean": (centred, ("mean-of-product",)),
-    "last of running sums and products": (entries_of_runs, ("entry-of-sums", "entry-of-products")),
+    "last of running reductions": (
+        entries_of_runs,
+        ("entry-of-sums", "entry-of-products", "entry-of-maxima", "entry-of-minima", "entry-of-function",
+         "entry-of-functions"),
+    ),
+    "diagonal of a function": (
+        lambda: on_diagonal(ew("exp", ew("sub", var("a", 5, 5), var("b", 5, 5)))),
+        ("rows-before-function", "diagonal-of-function", "diagonal-as-sum"),
+    ),
+    "sums over diagonals": (
+        lambda: ew(
+            "mul", total(diagonal(var("a", 5, 5), 5), 1), spread(total(diagonal(var("b", 4, 4), 4), 0, 1), (5,))
+        ),
+        ("sum-as-diagonal", "trace-as-diagonal"),
+    ),
+    "products of rows of two tables": (two_tables, ("rows-of-two-tables",)),
+    "sums by few segments": (
+        lambda: segments(
+            ew("mul", ew("add", dot(var("x", 20, 4), var("w", 4, 3)), spread(frozen("b", 3), (20, 3), 1)),
+               spread(var("s", 3), (20, 3), 1)), 5,
+        ),
+        ("segments-of-scale", "segments-of-bias", "segments-of-product"),
+    ),
+    "sums by many segments": (
+        lambda: ew("add", dot(segments(var("x", 4, 3), 9), var("w", 3, 5)),
+                   spread(total(segments(var("y", 4, 6), 9), 1), (9, 5), 0)),
+        ("product-of-segments", "sum-of-segments"),
+    ),
+    "product of exponentials": (
+        lambda: mk("reduce_prod", ew("exp", var("x", 3, 4)), axes=(1,)), ("product-of-exponentials",),
+    ),
     "function of a choice": (lambda: ew("exp", chosen()), ("function-of-outer-selection",)),
     "sum of choices": (lambda: total(chosen(), 2), ("sum-of-outer-selection",)),
     "sum of convolutions of one input": (two_kernels, ("conv-add-kernels",)),

@@ -323,6 +323,15 @@ def _linear(op: str, rng: Rng) -> Iterator[Node]:
     yield mk(op, *inputs(((*batch, n, n), "float32"), *right))
 
 
+# ---- sums by segments
+
+
+def _segment_sum(rng: Rng) -> Iterator[Node]:
+    lead, inner = shape(rng, 1, 2), shape(rng, 0, 2)
+    kind, index = str(rng.choice(["float32", "int32"])), str(rng.choice(["int32", "uint8"]))
+    yield mk("segment_sum", *inputs(((*lead, *inner), kind), (lead, index)), segments=int(rng.integers(0, 4)))
+
+
 # ---- control
 
 
@@ -361,8 +370,8 @@ _SAMPLERS: dict[str, Sampler] = {
     "broadcast_in_dim": _broadcast_in_dim, "transpose": _transpose, "reshape": _reshape, "regroup": _regroup,
     "barrier": _barrier, "rev": _rev, "slice": _slice, "pad": _pad, "concatenate": _concatenate, "iota": _iota,
     "dot_general": _dot_general, "conv_general_dilated": _conv, "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _dynamic_update_slice, "gather": _gather, "scan": _scan, "while": _while, "cond": _cond,
-    "macro": _macro,
+    "dynamic_update_slice": _dynamic_update_slice, "gather": _gather, "segment_sum": _segment_sum, "scan": _scan,
+    "while": _while, "cond": _cond, "macro": _macro,
 }  # fmt: skip
 
 

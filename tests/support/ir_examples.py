@@ -47,6 +47,7 @@ def _attrs(op: str) -> dict[str, Any]:
         "dynamic_update_slice": {},
         "inverse": {},
         "solve": {},
+        "segment_sum": {"segments": M},
         "gather": {
             "offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,), "slice_sizes": (1, N),
         },
@@ -65,6 +66,7 @@ def _operands(op: str) -> list[Node]:
         "dynamic_slice": [x, i, j],
         "dynamic_update_slice": [x, make_input("y", (M, 2)), i, j],
         "gather": [x, make_input("i", (K, 1), "int32")],
+        "segment_sum": [make_input("x", (K, N)), make_input("i", (K,), "int32")],
         "dot_general": [x, make_input("y", (N, K))],
         "inverse": [make_input("x", (N, N))],
         "solve": [make_input("x", (N, N)), make_input("y", (N, K))],

@@ -11,7 +11,7 @@
     range   erfc x = 1 - erf x    expm1 x = exp x - 1    log1p x = log(1 + x).
             tanh x = 1 - 2 / (exp 2x + 1)    sinh, cosh by exponentials.
             log(exp a * p) = a + log p       1 / (exp(-a) + p) = exp a / (1 + exp a * p).
-            exp(n * log p) = p^n.
+            exp(n * log p) = p^n    prod_k exp a_k = exp(sum_k a_k).
             log(p / v) = log p - log v for sums v of positive terms.
 
 Fractions are equal, p / v = q / w, where p * w = q * v, for divisors that are not zero.
@@ -35,6 +35,7 @@ from typing import TypeAlias
 
 from superopt.ir.scalar import SCALARS
 from verifier.equal import conditions as c
+from verifier.equal.classes import infinite
 from verifier.equal.conditions import Cond
 from verifier.equal.definedness import index_ranges, positive_atom, positive_sum
 from verifier.equal.monomial import (
@@ -48,6 +49,7 @@ from verifier.equal.monomial import (
     is_simple,
     merge_sizes,
     scale,
+    tidy,
     times,
 )
 from verifier.equal.normal import EXACT, RANGE, Normaliser
@@ -257,6 +259,16 @@ class LawNormaliser(Normaliser):
             return super()._exponential(p)
         rest = super()._exponential([m for m in p if not (m.binders or m.guards)])
         return times(self.ctx, rest, [Monomial(atoms=(self.labels.atom("exp", [many]),))])
+
+    def _factor(self, m: Monomial) -> NF:
+        """The product of exponentials over binders is the exponential of the sum of their arguments."""
+        p = self.labels.unfold("value", m.atoms[0]) if self.laws == RANGE and m.atoms[0].exp == 1 else None
+        fn, coef, argument = (self._argument(p[0]) if p and len(p) == 1 else None) or ("", Fraction(0), [])
+        if (fn, coef) != ("exp", 1) or infinite(argument):
+            return super()._factor(m)
+        guarded = [(x, tidy((*m.guards, *x.guards))) for x in argument]
+        total = [replace(x, guards=g, binders=(*m.binders, *x.binders)) for x, g in guarded if g is not None]
+        return self._exponential(combine(total))
 
     def _of_logarithm(self, m: Monomial) -> NF | None:
         """exp(k * log p) = p^k for a small whole number k; None for other summands."""

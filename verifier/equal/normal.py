@@ -566,16 +566,16 @@ class Normaliser:
         def at(ps: list[NF]) -> NF:
             out: NF = [ONE]
             for m in ps[0]:
-                whole = self.labels.unfold("value", m.atoms[0]) if not m.binders and not m.guards else None
-                one = replace(m, coef=Fraction(1))
-                out = times(
-                    self.ctx,
-                    out,
-                    [Monomial(atoms=(self.labels.classes.atom("rprod", [[one]]),))] if whole is None else whole,
-                )
+                out = times(self.ctx, out, self._factor(m))
             return out
 
         return by_cases(self.ctx, [self._product_factors(t)], at, self.records.trail)
+
+    def _factor(self, m: Monomial) -> NF:
+        """The product of one factor over its binders."""
+        whole = self.labels.unfold("value", m.atoms[0]) if not m.binders and not m.guards else None
+        one = replace(m, coef=Fraction(1))
+        return [Monomial(atoms=(self.labels.classes.atom("rprod", [[one]]),))] if whole is None else whole
 
     def _product_factors(self, t: ScalarTerm) -> NF:
         """The multiset of factors, each a guarded monomial with one atom that stands for its value."""

@@ -253,8 +253,24 @@ def _gather(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
     return np.broadcast_to(ordered(kind, held[tuple(read)], places, *starts), out)
 
 
+def _segment_sum(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    """A segment's sum: the multiset of the rows with their segments, at the segment's position."""
+    rows, segments = xs
+    lead, count = tuple(range(segments.ndim)), v["segments"]
+    each = mix(
+        ordered(
+            tag("row", node.inputs[1].dtype), segments.reshape((*segments.shape, *[1] * (rows.ndim - len(lead)))), rows
+        )
+    )
+    whole = [total(part, lead)[None] for part in (each, each >> np.uint64(32))]
+    place = mix(np.arange(count, dtype=np.uint64)).reshape(-1, *[1] * (rows.ndim - len(lead)))
+    ids = ordered(tag("segment_sum", node.dtype), place, *whole)
+    return np.broadcast_to(ids, _ints(node))
+
+
 LABEL: dict[str, Callable[[Tags, Node, list[Ids], dict[str, Any]], Ids]] = {
     **dict.fromkeys(REDUCE, _reduce), **dict.fromkeys(WINDOW, _window), **dict.fromkeys(CUMULATIVE, _prefix),
     **dict.fromkeys(ARG, _arg), **dict.fromkeys(PRODUCTS, _dot), **dict.fromkeys(CONVOLUTIONS, _conv),
     "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice, "gather": _gather,
+    "segment_sum": _segment_sum,
 }  # fmt: skip

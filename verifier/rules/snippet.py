@@ -246,9 +246,18 @@ def _convolution(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence
 
 
 def _gather(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
-    names = ("offset_dims", "collapsed_slice_dims", "start_index_map")
+    names = ["offset_dims", "collapsed_slice_dims", "start_index_map"]
+    names += ["operand_batching_dims", "start_indices_batching_dims"] if attrs["operand_batching_dims"] else []
     numbers = f"lax.GatherDimensionNumbers({', '.join(f'{n}={attrs[n]}' for n in names)})"
     return f'lax.gather({_bare(xs[0])}, {_bare(xs[1])}, {numbers}, {attrs["slice_sizes"]}, mode="{attrs["mode"]}")'
+
+
+def _segments(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+    (rows, segments), lead = map(_bare, xs), len(operands[1].shape)
+    shape = (attrs["segments"], *operands[0].shape[lead:])
+    numbers = f"lax.ScatterDimensionNumbers({tuple(range(lead, len(operands[0].shape)))}, (0,), (0,))"
+    empty = f"jnp.zeros({shape}, {rows}.dtype)"
+    return f'lax.scatter_add({empty}, {segments}[..., None], {rows}, {numbers}, mode="drop")'
 
 
 def _starts(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
@@ -295,6 +304,7 @@ _WRITTEN: dict[str, Callable[..., str]] = {
     "broadcast_in_dim": _broadcast,
     **dict.fromkeys(CONVOLUTIONS, _convolution),
     "gather": _gather,
+    "segment_sum": _segments,
     "dynamic_slice": _starts,
     "dynamic_update_slice": _update,
     "concatenate": _concatenate,

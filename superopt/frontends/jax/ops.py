@@ -13,9 +13,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax import export, lax
 
+from superopt.frontends.jax import known_gathers
 from superopt.frontends.jax.builders import (
     broadcast,
     concatenate,
@@ -182,10 +184,10 @@ def _dynamic_slice(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -
 def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     mode = _MODE.get(p["mode"])
     dims = p["dimension_numbers"]
-    if mode == "promise_in_bounds" and has_symbols(xs[0].shape) and (cut := _fixed_gather(p, xs)) is not None:
-        return cut
     if mode is None or (mode == "fill" and not _default_fill(p.get("fill_value"), out[0].dtype)):
         return None
+    if (known := _known_gather(p, xs, out[0])) is not None:
+        return known
     return mk(
         "gather",
         *xs,
@@ -199,24 +201,26 @@ def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Resul
     )
 
 
-def _fixed_gather(p: OpParams, xs: Sequence[Node]) -> Node | None:
-    """A gather of one block at a constant position, as a slice: `x[:, 1:]` with symbolic sizes is such a gather."""
-    dims, (x, where) = p["dimension_numbers"], xs
-    start: Node = where
-    while start.op in ("broadcast_in_dim", "reshape"):
-        (start,) = start.inputs
-    if len(where.shape) != 1 or start.op != "literal" or dims.operand_batching_dims:
+def _known_gather(p: OpParams, xs: Sequence[Node], out: TensorType) -> Node | None:
+    """A gather at positions that are known now, as slices and diagonals."""
+    dims, (x, where), taken = p["dimension_numbers"], xs, sizes(p["slice_sizes"])
+    mapped, collapsed = sizes(dims.start_index_map), sizes(dims.collapsed_slice_dims)
+    if dims.operand_batching_dims:
         return None
-    first: list[Size] = [start["value"] if d in dims.start_index_map else 0 for d in range(len(x.shape))]
-    taken = sizes(p["slice_sizes"])
-    cut = window(x, first, [a + n for a, n in zip(first, taken, strict=True)])
-    return reshape(cut, [n for d, n in enumerate(taken) if d not in dims.collapsed_slice_dims])
+    if has_symbols(x.shape):
+        fixed = _MODE[p["mode"]] == "promise_in_bounds"
+        return known_gathers.block(x, where, mapped, collapsed, taken) if fixed else None
+    if set(mapped) != set(collapsed) or any(n != x.shape[d] for d, n in enumerate(taken) if d not in mapped):
+        return None
+    return known_gathers.elements(x, where, mapped, sizes(dims.offset_dims), out.shape)
 
 
 def _scatter(op: str | None, p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     """A scatter of one block as an update of a slice; a block that leaves the operand is dropped, or clipped."""
     x, where, update = xs
     dims, mode = p["dimension_numbers"], _MODE.get(p["mode"])
+    if op == "add" and (summed := _segments(p, xs)) is not None:
+        return summed
     if len(where.shape) != 1 or mode is None or where.dtype not in ("int32", "int64") or p.get("update_consts"):
         return None
     if dims.operand_batching_dims or (x.dtype == "bool" if op else p["update_jaxpr"] is not None):
@@ -241,12 +245,42 @@ def _scatter(op: str | None, p: OpParams, xs: Sequence[Node], out: Sequence[Tens
     return mk("dynamic_update_slice", x, new, *starts)
 
 
+def _segments(p: OpParams, xs: Sequence[Node]) -> Node | None:
+    """A scatter that adds rows up, each at one position along one axis, from zeros: a sum by segments."""
+    dims, (x, where, update) = p["dimension_numbers"], xs
+    along, gone = sizes(dims.scatter_dims_to_operand_dims), sizes(dims.inserted_window_dims)
+    zero = x
+    while zero.op == "broadcast_in_dim":
+        (zero,) = zero.inputs
+    if zero.op != "literal" or zero["value"] != 0 or len(where.shape) < 2 or len(along) != 1 or along != gone:
+        return None
+    if dims.operand_batching_dims or _MODE.get(p["mode"]) in (None, "clip") or p.get("update_consts"):
+        return None
+    kept, (axis,) = sizes(dims.update_window_dims), along
+    inner = [n for d, n in enumerate(x.shape) if d != axis]
+    if [update.shape[d] for d in kept] != inner:
+        return None
+    lead = [d for d in range(len(update.shape)) if d not in kept]
+    rows = transpose(update, [*lead, *kept])
+    summed = mk("segment_sum", rows, reshape(where, where.shape[:-1]), segments=x.shape[axis])
+    return transpose(summed, [*range(1, axis + 1), 0, *range(axis + 1, len(x.shape))])
+
+
 def _number(n: Size, dtype: str) -> Node:
     """A size as a scalar of an integer type: of a symbolic one, the last entry of 0 .. n."""
     if isinstance(n, int):
         return scalar(n, dtype)
     count = mk("iota", dtype=dtype, shape=(n + 1,), dimension=0)
     return reshape(window(count, (n,), (n + 1,)), ())
+
+
+def _platform_index(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    """The number of the platforms among which this one is (`lax.platform_dependent`), or of those that are left."""
+    here, others = jax.default_backend(), [i for i, names in enumerate(p["platforms"]) if names is None]
+    known = [i for i, names in enumerate(p["platforms"]) if names is not None and here in names]
+    if here == "gpu" or not (known or others):  # the makers of cards are told apart
+        return None
+    return scalar((known or others)[0], "int32")
 
 
 def _dim_as_value(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -348,6 +382,7 @@ def _table() -> dict[str, OpImporter]:
         "dynamic_slice": _dynamic_slice,
         "gather": _gather,
         "dim_as_value": _dim_as_value,
+        "platform_index": _platform_index,
         "scatter": functools.partial(_scatter, None),
         **{f"scatter-{op}": functools.partial(_scatter, op) for op in ("add", "mul", "min", "max")},
     }

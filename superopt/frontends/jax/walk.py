@@ -1,9 +1,9 @@
 """Walks a jaxpr and builds the graph of its computation.
 
-Calls (`jit`, `custom_jvp_call`, `custom_vjp_call`, `remat`, `closed_call` ...) are walked in place, with an explicit
-stack of frames.  `scan`, `while` and `cond` become control nodes whose bodies are graphs.  Arrays that a body closes
-over are lifted out of it, so that bodies have no constants and equal bodies are one object.  Body inputs that are the
-same on every iteration and depend on frozen inputs alone are flagged frozen.
+Calls (`jit`, `custom_jvp_call`, `custom_vjp_call`, `remat`, `closed_call` ...) and the branch of a `cond` that is known
+are walked in place, with an explicit stack of frames.  `scan`, `while` and `cond` become control nodes whose bodies are
+graphs.  Arrays that a body closes over are lifted out of it, so that bodies have no constants and equal bodies are one
+object.  Body inputs that are the same on every iteration and depend on frozen inputs alone are flagged frozen.
 
 Debugging effects (`jax.debug.print`) are no part of the graph.  Their operands are outputs, and the effects are
 performed with them after the call, in their order.  A function with other effects, or with effects inside of equations
@@ -139,6 +139,9 @@ class Importer:
                 self.own_derivatives.add(own)
             scope = "/".join(filter(None, (frame.scope, str(eqn.source_info.name_stack))))
             inner = eqn.params.get(INLINED[name]) if name in INLINED else None
+            if name == "cond" and xs[0].op == "literal":
+                branches, (index, *xs) = eqn.params["branches"], xs
+                inner = branches[min(max(int(index["value"]), 0), len(branches) - 1)]
             if eqn.effects and inner is None:
                 self._effect(eqn, xs, frame)
                 continue

@@ -1,9 +1,10 @@
-"""Indexing by values: dynamic slices and gathers.
+"""Indexing by values: dynamic slices, gathers, and sums by segments.
 
 A start read from a tensor is clipped so that the slice stays inside; this is the meaning of the primitives
 (`lax.dynamic_slice` wraps negative starts before it binds one).  `gather` in mode `fill` gives a fill value (NaN, the
 least signed or the greatest unsigned integer, True) wherever the slice would leave the operand.  Mode
-`promise_in_bounds` reads as `clip`, which is the same where the promise holds.
+`promise_in_bounds` reads as `clip`, which is the same where the promise holds.  `segment_sum` adds up the rows of each
+segment; a row whose segment there is not belongs to none.  XLA adds them in their order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ import numpy as np
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
-from superopt.ir.ops.axes import AxisAtom, AxisRule, AxisRun, Flow, KeptAxes, Laid, Order, Shapes, permuted
+from superopt.ir.ops.axes import (
+    AxisAtom,
+    AxisRule,
+    AxisRun,
+    Flow,
+    KeptAxes,
+    Laid,
+    Order,
+    Shapes,
+    permuted,
+    runs,
+    singly,
+)
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -23,13 +36,16 @@ from superopt.ir.ops.record import (
     Types,
     Values,
     define,
+    identity,
     is_float,
     is_integer,
     literally,
     one_of,
     require,
     require_axes,
+    require_shape,
     show,
+    size,
     sizes,
 )
 from superopt.ir.types import SIGNED, Size, TensorType
@@ -164,7 +180,7 @@ class _Gathered(AxisRule):
         return 1
 
     def flow(self, v: Values, shapes: Shapes, shape: Sequence[Size]) -> Flow:
-        """Return atoms for axes of the operand and for rows of the indices; complete for rows of a table alone."""
+        """Return atoms for axes of the operand and for rows of the indices; complete for rows of tables alone."""
         x, indices = shapes
         offset, collapsed, start_map, batch, index_batch = (v[name] for name in _NUMBERS)
         rows = [(len(x) + s,) for s in range(len(indices) - 1)]
@@ -173,9 +189,9 @@ class _Gathered(AxisRule):
         inner: list[AxisAtom] = [axis for axis in range(len(x)) if axis not in collapsed and axis not in batch]
         result = dict(zip(offset, [(axis,) for axis in inner], strict=True))
         result |= dict(zip([d for d in range(len(shape)) if d not in offset], rows, strict=True))
-        one = v["mode"] != "fill" and not batch and len(start_map) == 1 and start_map == collapsed
+        one = v["mode"] != "fill" and len(start_map) == 1 and start_map == collapsed
         whole = all(
-            literally(m, 1) if d in collapsed else m == n
+            literally(m, 1) if d in (*collapsed, *batch) else m == n
             for d, (m, n) in enumerate(zip(v["slice_sizes"], x, strict=True))
         )
         operands = (tuple([(axis,) for axis in range(len(x))]), (*rows, ()))
@@ -206,6 +222,55 @@ class _Gathered(AxisRule):
         return Laid({**v, **attrs}, (0, 1), tuple(have))
 
 
+def _segment_sum_rule(types: Types, attrs: Values) -> TensorType:
+    rows, segments = types
+    given = {"segments": attrs["segments"]}
+    require(is_integer(segments.dtype), "segment_sum needs integers that name segments", types, **given)
+    summed = rows.dtype in ("float32", "float64") or is_integer(rows.dtype)
+    require(summed, f"segment_sum does not take {rows.dtype}", types, **given)
+    require_shape(rows.shape[: segments.rank], segments.shape, "segment_sum needs a segment for each row", types)
+    require(attrs["segments"] >= 0, "segment_sum needs a number of segments", types, **given)
+    return TensorType((attrs["segments"], *rows.shape[segments.rank :]), rows.dtype)
+
+
+def _segment_sum(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
+    dtype, (segment, *inner) = site.out.dtype, i
+
+    def body(*row: Any) -> Any:
+        here = k.eq(k.to_index(xs[1](*row)), segment)
+        return k.where(here, lambda: xs[0](*row, *inner), lambda: k.const(identity("sum", dtype), dtype))
+
+    return k.reduce("sum", site.inputs[1].shape, body, dtype)
+
+
+class _Segmented(AxisRule):
+    """The result has an axis of segments in place of the leading axes of the rows, which the segments share."""
+
+    follows = False
+
+    @property
+    def data(self) -> int:
+        """One: segments stand behind the rows."""
+        return 1
+
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Size]) -> Flow:
+        """Return atoms for the axes of the rows, and a new one for the segments."""
+        rows, segments = shapes
+        own, lead = singly(len(rows)), len(segments)
+        return Flow((own, own[:lead]), runs([(len(rows),), *own[lead:]]))
+
+    def takes(self, v: Values, orders: Sequence[Order]) -> tuple[Order, ...]:
+        """Return orders in which the axes of the segments lead, as they are."""
+        rows, lead = orders[0], len(orders[1])
+        head = tuple(range(lead))
+        return (*head, *[axis for axis in rows if axis >= lead]), head
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Lay the result as the other axes of the rows lie."""
+        rows, lead = orders[0], len(orders[1])
+        return Laid(dict(v), (0, 1), (0, *[axis - lead + 1 for axis in rows[lead:]]))
+
+
 define(
     TABLE, "dynamic_slice", "indexing", None, _dynamic_slice_rule, _dynamic_slice,
     Attr("slice_sizes", sizes), axes=KeptAxes(each=("slice_sizes",), starts=True, complete=False),
@@ -221,3 +286,4 @@ define(
     Attr("slice_sizes", sizes), Attr("mode", one_of("clip", "fill", "promise_in_bounds"), "clip"),
     axes=_Gathered(),
 )  # fmt: skip
+define(TABLE, "segment_sum", "indexing", 2, _segment_sum_rule, _segment_sum, Attr("segments", size), axes=_Segmented())

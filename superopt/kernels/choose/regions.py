@@ -17,7 +17,7 @@ from superopt.ir.types import TensorType
 from superopt.kernels.math.table import has_code
 
 DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
-APART = frozenset(("barrier", "dynamic_update_slice")) | LINEAR  # with XLA, whatever they cost
+APART = frozenset(("barrier", "dynamic_update_slice", "segment_sum")) | LINEAR  # with XLA, whatever they cost
 
 
 @dataclass(frozen=True, slots=True)
