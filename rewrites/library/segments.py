@@ -1,6 +1,9 @@
 """Sums by segments: a linear map of all rows is one of the sums, and is applied where fewer elements are left."""
 
 RULES = """
+product-with-one-hot-columns: I[b]  X[b *d]  extra n
+  dot(where(eq(I, iota(n)), 1, 0), X, b)  ==  segsum(X, I, n)
+
 segments-of-product: U[*b *d *k]  I[*b]  W[*d *k *m]  extra n
   segsum(dot(U, W, k), I, n)  ==  dot(segsum(U, I, n), W, k)
   prefer n < prod(b)

@@ -52,6 +52,14 @@ rows-before-function: f/1  T[*c n *d]  I[*c *b]
   take(f(T), I, n)  ==  f(take(T, I, n))
   prefer prod(b) < n
 
+rows-before-functions: f/2  T[*c n *d]  U[*c n *d]  I[*c *b]
+  take(f(T, U), I, n)  ==  f(take(T, I, n), take(U, I, n))
+  prefer prod(b) < n
+
+rows-before-function-of-each: f/2  T[*c n *d]  U[*c *d]  I[*c *b]
+  take(f(T, U), I, n)  ==  f(take(T, I, n), U)
+  prefer prod(b) < n
+
 rows-of-two-tables: T[n *d *k *p]  U[r *d *k *m]  I[*b]  J[*b]
   dot(take(T, I, n), take(U, J, r), k)  ==  take(take(dot(T, U, k), I, n), J, r)
   prefer n * r <= prod(b) and r <= n
@@ -75,6 +83,11 @@ product-with-one-hot: I[*b]  T[n *d]
   dot(where(eq(I, iota(n)), 1, 0), T, n)
     == where(logical_and(ge(I, 0), lt(I, count(n))), take(T, I, n), 0)
   if n >= 1
+
+entry-by-one-hot: I[*b]  L[*b j]
+  sum(where(eq(I, iota(j)), 1, 0) * L, j)
+    == where(logical_and(ge(I, 0), lt(I, count(j))), take(L, I, j), 0)
+  if j >= 1
 
 product-with-triangle: X[j *m]  extra i
   dot(where(ge(iota(i), iota(j)), 1, 0), X, j)  ==  cumsum(ren(X, j, i), i)

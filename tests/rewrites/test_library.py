@@ -72,13 +72,17 @@ def triangle(order: str, n: int) -> Node:
     return mk("select_n", mk(order, down, right), fill(0.0, n, n), fill(1.0, n, n))
 
 
+def one_hot(count: int, classes: int) -> Node:
+    """One-hot rows as `jax.nn.one_hot` traces."""
+    places = mk("reshape", mk("iota", dtype="int32", shape=(1, classes), dimension=1), new_sizes=(classes,))
+    shape = (count, classes)
+    equal = mk("eq", spread(var("i", count, dtype="int32"), shape, 0), spread(places, shape, 1))
+    return mk("convert_element_type", equal, new_dtype="float64")
+
+
 def one_hot_rows() -> Node:
-    """A table read by one-hot rows, as `jax.nn.one_hot(i, 5) @ t` traces."""
-    places = mk("iota", dtype="int32", shape=(1, 5), dimension=1)
-    equal = mk(
-        "eq", spread(var("i", 7, dtype="int32"), (7, 5), 0), spread(mk("reshape", places, new_sizes=(5,)), (7, 5), 1)
-    )
-    return dot(mk("convert_element_type", equal, new_dtype="float64"), var("t", 5, 3))
+    """A table read by one-hot rows."""
+    return dot(one_hot(7, 5), var("t", 5, 3))
 
 
 def mapped(x: Node, w: Node) -> Node:
@@ -281,6 +285,17 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     ),
     "logarithm of a softmax": (log_softmax, ("log-of-quotient", "log-of-product")),
     "logarithm of an exponential": (lambda: ew("log", ew("exp", var("x", 5, 4))), ("log-after-exp",)),
+    "picked entries of logarithms of softmaxes": (
+        lambda: total(ew("mul", one_hot(5, 4), log_softmax()), 1),
+        ("entry-by-one-hot", "rows-before-function-of-each"),
+    ),
+    "picked entries of sums": (
+        lambda: total(ew("mul", one_hot(5, 4), ew("add", var("x", 5, 4), var("y", 5, 4))), 1),
+        ("rows-before-functions",),
+    ),
+    "sums of the rows of classes": (
+        lambda: dot(one_hot(5, 4), var("x", 5, 3), 0, 0), ("product-with-one-hot-columns",)
+    ),
     "adapter": (lambda: adapted(False), ("adapter-merge",)),
     "adapter beside a bias": (lambda: adapted(True), ("adapter-merge-biased",)),
     "small products": (
