@@ -28,11 +28,10 @@ def original_returned(imported: Imported, why: ChoiceReason | Why, **found: Any)
 
 
 def original_after_failure(imported: Imported, fallback: Fallback) -> Chosen:
-    """The choice that returns the original because a stage failed that could have found a better program."""
+    """The choice that returns the original because a stage failed, by nothing that a stage calls, too."""
     stage, cause = list(fallback.lost.items())[-1]
-    return original_returned(
-        imported, Why(ChoiceReason.STAGE_LOST, cause, stage=stage), interrupted=fallback.interrupted
-    )  # fmt: skip
+    why = Why(ChoiceReason.STAGE_LOST, cause, stage=stage)
+    return Chosen(original_candidate(imported.graph), why=why, interrupted=fallback.interrupted)
 
 
 def compare_with_original(candidate: Candidate, runs: OriginalRuns) -> Compared:

@@ -51,6 +51,16 @@ def test_a_judgement_that_fails_does_not_lose_the_program() -> None:
     assert (outcome.met, outcome.lost) == (True, "")
 
 
+def test_the_original_is_returned_where_the_choice_of_it_fails() -> None:
+    outcome = inject(Fault("judgement", "superopt.contest.choices:original_returned", MEASURED), MemoryError)
+    assert (outcome.met, outcome.lost) == (True, "")
+
+
+def test_ctrl_c_before_there_is_a_program_ends_the_call() -> None:
+    outcome = inject(Fault("timing", "superopt.measure.compare:_program", MEASURED), KeyboardInterrupt)
+    assert (outcome.met, outcome.lost) == (True, "")
+
+
 @pytest.mark.usefixtures("unsearched")
 def test_kernels_that_fail_do_not_lose_the_program() -> None:
     outcome = inject(fault("kernels", "superopt.make.forms:forms_of"), RuntimeError)

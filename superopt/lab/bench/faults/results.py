@@ -37,6 +37,8 @@ _ERRORS: tuple[Callable[[], BaseException], ...] = (
     lambda: OSError(28, "No space left on device"),
     lambda: AssertionError(),
 )
+_PROGRAMS = ("plain:", "explore:")  # lines of the stages that give a first program
+_ARGUMENTS = ("superopt.certify.library:given_rules",)  # reads an argument before the import: its error is the caller's
 _BEFORE = ("library", "model", "store", "processes")  # stages in which Ctrl-C ends the call: there is no program yet
 
 MODEL_ALONE: Mapping[str, Any] = {"deterministic": True, "budget": "20steps"}
@@ -122,6 +124,7 @@ def faults(stages: Sequence[str] = ()) -> list[Fault]:
         if not stages or stage in stages
         for module in _modules(names)
         for name in _functions(module)
+        if f"{module.__name__}:{name}" not in _ARGUMENTS
     ]
 
 
@@ -139,7 +142,7 @@ def inject(fault: Fault, error: Callable[[], BaseException]) -> FaultOutcome:
                     _product, *_arguments(), store=store, rules=_rules(), progress=lines.append, **fault.options
                 )
         except BaseException as lost:  # the interruption that was injected, too
-            has_program = fault.options is not WITH_KERNELS or any(line.startswith("plain:") for line in lines)
+            has_program = fault.options is MODEL_ALONE or any(line.startswith(_PROGRAMS) for line in lines)
             if isinstance(lost, KeyboardInterrupt) and not has_program:
                 return FaultOutcome(fault, what, bool(met))
             return FaultOutcome(fault, what, bool(met), f"{type(lost).__name__}: {lost}")
