@@ -170,15 +170,12 @@ def _along(values: Array, axis: int, rank: int) -> Array:
     return values.reshape((1,) * axis + (-1,) + (1,) * (rank - axis - 1))
 
 
-def _inverses(matrices: Array) -> Array:
+def _inverses(matrices: Any) -> Array:
     """Return the inverses of matrices along the last two axes; NaN where there is none."""
     try:
-        inverses: Array = np.linalg.inv(matrices)
+        return np.linalg.inv(matrices)  # pyright: ignore[reportUnknownVariableType] (NumPy does not say)
     except np.linalg.LinAlgError:
-        if matrices.ndim == 2:
-            return np.full_like(matrices, np.nan)
-        return np.stack([_inverses(x) for x in matrices])
-    return inverses
+        return np.full_like(matrices, np.nan) if matrices.ndim == 2 else np.stack([_inverses(x) for x in matrices])
 
 
 def _collapse(monoid: str, value: Array, sizes: list[int], rank: int, kind: Any) -> Array:

@@ -179,7 +179,7 @@ def test_the_checker_shares_no_code_with_the_search_for_proofs() -> None:
         used = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         ours = {module for module in used if module.startswith("verifier")}
         assert ours <= {"verifier.record.points"}
-    assert len((folder / "checker.py").read_text().splitlines()) <= 320
+    assert len((folder / "checker.py").read_text().splitlines()) <= 330
 
 
 def test_verdicts_carry_their_sums() -> None:

@@ -43,6 +43,7 @@ POINTS, DRAWS, MOST = 3, 12, 30_000
 """Points at which a record is added up, draws to find them, and most values of bound variables of one summand."""
 NEAR = 1e-6
 _LAWS = ("exact", "real", "range")
+_NUMBERS = {"0": 0.0, "inf": math.inf, "row": 1.0, "column": 1.0}
 _COMPARED = {"?lt": np.less, "?le": np.less_equal, "?eq": np.equal}
 
 
@@ -284,8 +285,8 @@ class _Values:
         if label in self.row["atoms"]:
             fn, params, sums = self.row["atoms"][label]
             return self._function(fn, sums, {**self.point.names, **dict(zip(params, args, strict=True))})
-        if label in ("0", "inf", "size"):
-            return {"0": 0.0, "inf": math.inf}.get(label, float(args[0] if args else 0))
+        if label in (*_NUMBERS, "size"):
+            return _NUMBERS.get(label, float(args[0] if args else 0))
         return float(self.point.arrays[json.loads(label.removeprefix("?"))][tuple(args)])
 
     def _function(self, fn: str, sums: Json, at: Names) -> float:
@@ -310,19 +311,16 @@ class _Values:
         return float(scalar.apply(name, "float64", tuple(np.float64(a) for a in args)))
 
     def _inverse(self, sums: Json, at: Names) -> float:
-        """An entry of the inverse of a matrix, given by lengths of axes, a place, and a sum over unknowns."""
-        *numbers, form = sums
-        values, axes = [int(self.sum(p, at)) for p in numbers], len(numbers) // 4
-        rows, columns, place = values[:axes], values[axes : 2 * axes], values[2 * axes :]
-        matrix = np.zeros((*rows, *columns))
-        for m in form:
-            ends = {label: args for label, args, _ in m[4] if label in ("row", "column")}
-            rest = [*m[:4], [f for f in m[4] if f[0] not in ends]]
-            for names in _bound(self.row, m, at, self.point.arrays):
-                where = [poly(p, names, self.point.arrays) for p in (*ends["row"], *ends["column"])]
-                matrix[tuple(where)] += self._product(rest, names)
-        inverse = np.linalg.inv(matrix.reshape(math.prod(rows), math.prod(columns)))
-        return float(inverse.reshape(*columns, *rows)[tuple(place)])
+        """An entry of an inverse, by lengths of rows and columns, its place, and the matrix as a sum over unknowns."""
+        numbers, arrays = [int(self.sum(p, at)) for p in sums[:-1]], self.point.arrays
+        half, axes = len(numbers) // 2, len(numbers) // 4
+        matrix = np.zeros(numbers[:half])
+        for m in sums[-1]:
+            ends = {label: args for label, args, _ in m[4]}
+            for x in _bound(self.row, m, at, arrays):
+                matrix[tuple([poly(p, x, arrays) for p in ends["row"] + ends["column"]])] += self._product(m, x)
+        inverse = np.linalg.inv(matrix.reshape(math.prod(numbers[:axes]), -1))
+        return float(inverse.reshape(numbers[axes:half] + numbers[:axes])[tuple(numbers[half:])])
 
 
 __all__ = ["Checked", "Refused", "check"]
