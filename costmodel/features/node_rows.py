@@ -213,6 +213,11 @@ def _gather(out: list[float], node: Node) -> None:
     out[s + 8] = 1.0
 
 
+def _segment_sum(out: list[float], node: Node) -> None:
+    out[_MOVE] = _log(_prod(node.shape[1:]))
+    out[_MOVE + 8] = _log(_prod(node.inputs[1].shape))
+
+
 def _power(out: list[float], node: Node) -> None:
     out[_MOVE + 6] = abs(int(node["y"])) / 4.0
 
@@ -220,7 +225,8 @@ def _power(out: list[float], node: Node) -> None:
 _FILL: dict[str, Callable[[list[float], Node], None]] = {
     "transpose": _transpose, "slice": _slice, "pad": _pad,
     "concatenate": _concatenate, "broadcast_in_dim": _broadcast, "gather": _gather, "dynamic_slice": _gather,
-    "integer_pow": _power, **dict.fromkeys(PRODUCTS, _dot), **dict.fromkeys(CONVOLUTIONS, _conv),
+    "segment_sum": _segment_sum, "integer_pow": _power,
+    **dict.fromkeys(PRODUCTS, _dot), **dict.fromkeys(CONVOLUTIONS, _conv),
     **dict.fromkeys(WINDOWS, _window), **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(PREFIXES, _prefix),
 }  # fmt: skip

@@ -111,7 +111,7 @@ def prefix_steps(graph: Graph) -> float:
         if node.op in CUMULATIVE:
             steps += float(math.prod(sizes)) * sizes[node["axis"]]
         elif node.op == "segment_sum":
-            steps += float(math.prod(sizes)) * math.prod(map(int, node.inputs[1].shape))  # pyright: ignore[reportArgumentType]
+            steps += float(math.prod(sizes)) * math.prod([int(str(n)) for n in node.inputs[1].shape])
     return steps
 
 

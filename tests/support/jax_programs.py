@@ -31,7 +31,6 @@ OPAQUE: dict[str, set[str]] = {
     "random_legacy": {"random_wrap", "random_bits", "bitcast_convert_type"},
     "fft": {"fft", "real"},
     "cumlogsumexp": {"cumlogsumexp"},
-    "grad_embedding": {"scatter-add"},
     "grad_max_pool": {"select_and_scatter_add"},
     "bitcast": {"bitcast_convert_type"},
     "general_reduce": {"reduce"},

@@ -21,7 +21,7 @@ from superopt.ir.ops.table import lookup
 from superopt.ir.types import Size
 
 _OPS, _ENTRIES = 64, 1 << 20  # of a computation of positions that is carried out at import: some milliseconds
-IndexSequence: TypeAlias = "tuple[int, int | None]"
+CountedAxis: TypeAlias = "tuple[int, int | None]"
 """Position along an axis of the first index, and the axis of the indices along which it counts up (None: it stays)."""
 
 
@@ -71,7 +71,7 @@ def elements(x: Node, where: Node, mapped: Sequence[int], offset: Sequence[int],
     return reshape(transpose(cut, [order.index(d) for d in sorted(order)]), out)
 
 
-def _counts(where: Node) -> list[IndexSequence] | None:
+def _counts(where: Node) -> list[CountedAxis] | None:
     """How the positions along each axis count; None where they are not known or do anything else."""
     entries = _known(where)
     if entries is None or not entries.size:
@@ -80,7 +80,7 @@ def _counts(where: Node) -> list[IndexSequence] | None:
     return None if None in counts else [count for count in counts if count is not None]
 
 
-def _count(entries: np.ndarray) -> IndexSequence | None:
+def _count(entries: np.ndarray) -> CountedAxis | None:
     """The first of some positions, and the axis along which they count up; None where they do anything else."""
     first = int(entries.flat[0])
     if (entries == first).all():
@@ -101,7 +101,8 @@ def _known(where: Node) -> np.ndarray | None:
         if node in seen:
             continue
         computed = node.op == "literal" or lookup(node.op).at is not None
-        if len(seen) == _OPS or not computed or has_symbols(node.shape) or prod(map(int, node.shape)) > _ENTRIES:
+        sizes = [n for n in node.shape if isinstance(n, int)] if computed else []
+        if len(seen) == _OPS or not computed or len(sizes) < len(node.shape) or prod(sizes) > _ENTRIES:
             return None
         seen.add(node)
         waiting += node.inputs

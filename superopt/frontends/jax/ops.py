@@ -204,7 +204,9 @@ def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Resul
 def _known_gather(p: OpParams, xs: Sequence[Node], out: TensorType) -> Node | None:
     """A gather at positions that are known now, as slices and diagonals."""
     dims, (x, where), taken = p["dimension_numbers"], xs, sizes(p["slice_sizes"])
-    mapped, collapsed = sizes(dims.start_index_map), sizes(dims.collapsed_slice_dims)
+    mapped, collapsed, offset = (
+        tuple(map(int, axes)) for axes in (dims.start_index_map, dims.collapsed_slice_dims, dims.offset_dims)
+    )
     if dims.operand_batching_dims:
         return None
     if has_symbols(x.shape):
@@ -212,7 +214,7 @@ def _known_gather(p: OpParams, xs: Sequence[Node], out: TensorType) -> Node | No
         return known_gathers.block(x, where, mapped, collapsed, taken) if fixed else None
     if set(mapped) != set(collapsed) or any(n != x.shape[d] for d, n in enumerate(taken) if d not in mapped):
         return None
-    return known_gathers.elements(x, where, mapped, sizes(dims.offset_dims), out.shape)
+    return known_gathers.elements(x, where, mapped, offset, out.shape)
 
 
 def _scatter(op: str | None, p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -248,7 +250,10 @@ def _scatter(op: str | None, p: OpParams, xs: Sequence[Node], out: Sequence[Tens
 def _segments(p: OpParams, xs: Sequence[Node]) -> Node | None:
     """A scatter that adds rows up, each at one position along one axis, from zeros: a sum by segments."""
     dims, (x, where, update) = p["dimension_numbers"], xs
-    along, gone = sizes(dims.scatter_dims_to_operand_dims), sizes(dims.inserted_window_dims)
+    along, gone, kept = (
+        tuple(map(int, axes))
+        for axes in (dims.scatter_dims_to_operand_dims, dims.inserted_window_dims, dims.update_window_dims)
+    )
     zero = x
     while zero.op == "broadcast_in_dim":
         (zero,) = zero.inputs
@@ -256,7 +261,7 @@ def _segments(p: OpParams, xs: Sequence[Node]) -> Node | None:
         return None
     if dims.operand_batching_dims or _MODE.get(p["mode"]) in (None, "clip") or p.get("update_consts"):
         return None
-    kept, (axis,) = sizes(dims.update_window_dims), along
+    (axis,) = along
     inner = [n for d, n in enumerate(x.shape) if d != axis]
     if [update.shape[d] for d in kept] != inner:
         return None
