@@ -13,6 +13,7 @@ import pytest
 from superopt.errors import UsageError
 from superopt.lab.bench import in_own_process, joint, keeping, run_suite, table_with_summary
 from superopt.lab.bench.programs.layers import Net
+from superopt.lab.bench.timing import until_decided
 from superopt.machine.speedup import Speedup
 from superopt.report.data import JudgedFinalist
 
@@ -156,6 +157,20 @@ def test_rounds_are_added_while_nothing_is_decided(monkeypatch: pytest.MonkeyPat
     gains = [five[key] for key in ("vs_jax", "over_plain", "over_no_rewrites", "over_no_kernels")]
     assert gains == pytest.approx([2.0, 2.0, 2.0, 3.0])
     assert five["no_kernels_ms"] == 1500.0
+
+
+def test_rounds_end_when_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def interleaved(calls: list[object], *, rounds: int, **_: object) -> list[list[float]]:
+        now[0] += 50.0
+        return [[1.0, 1.1, 0.9, 1.0] for _ in calls]
+
+    monkeypatch.setattr("superopt.lab.bench.timing.interleaved", interleaved)
+    monkeypatch.setattr("superopt.lab.bench.timing.time.perf_counter", lambda: now[0])
+    calls = {name: (lambda: None) for name in ("a", "b")}
+    samples, _ = until_decided(calls, [("a", "b", 0.98)], rounds=4, most_rounds=400, sample_s=1.0, seed=0, most_s=120.0)
+    assert len(samples["a"]) == 12
 
 
 def test_budgets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ same callee, which wake its threads.  Each library keeps its own settings.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -118,6 +119,7 @@ def until_decided(
     most_rounds: int,
     sample_s: float,
     seed: int,
+    most_s: float = math.inf,
 ) -> tuple[dict[str, list[float]], list[Speedup]]:
     """Time blocks of interleaved rounds, until no interval contains the ratio that decides.
 
@@ -128,19 +130,20 @@ def until_decided(
         most_rounds: largest number of rounds, decided or not.
         sample_s: see `interleaved`.
         seed: seed of the order and of the intervals.
+        most_s: seconds after which no further block begins, decided or not.
 
     Returns:
         Seconds of every round by name, and the ratio of each bar.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    done = 0
+    done, begin = 0, time.perf_counter()
     while True:
         block = interleaved(list(calls.values()), rounds=rounds, sample_s=sample_s, seed=seed + done)
         samples = {name: samples[name] + new for name, new in zip(calls, block, strict=True)}
         done += rounds
         ratios = [paired_ratio(samples[base], samples[other], seed=seed) for base, other, _ in bars]
         undecided = any(r.low < bar <= r.high for r, (_, _, bar) in zip(ratios, bars, strict=True))
-        if not undecided or done >= most_rounds:
+        if not undecided or done >= most_rounds or time.perf_counter() - begin > most_s:
             return samples, ratios
 
 
