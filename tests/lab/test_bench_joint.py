@@ -164,7 +164,7 @@ def test_rounds_end_when_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> 
 
     def interleaved(calls: list[object], *, rounds: int, **_: object) -> list[list[float]]:
         now[0] += 50.0
-        return [[1.0, 1.1, 0.9, 1.0] for _ in calls]
+        return [[1.0, 1.1, 0.9, 1.0], [1.1, 1.0, 1.0, 0.9]]
 
     monkeypatch.setattr("superopt.lab.bench.timing.interleaved", interleaved)
     monkeypatch.setattr("superopt.lab.bench.timing.time.perf_counter", lambda: now[0])

@@ -19,7 +19,7 @@ a proof fails because of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -112,7 +112,7 @@ class Normaliser:
         self.domains = Domains(lambda g: self.ctx.holds(g, self.ctx.facts_of(sorted(g.vars - self.ctx.dims))))
 
     @contextmanager
-    def replaced(self) -> Iterator[None]:
+    def replaced(self) -> Generator[None]:
         """Read the side of an equation that is replaced: its exponentials below logarithms need no range any more."""
         self.unlogged = True
         yield
