@@ -19,7 +19,7 @@ solution-of-product: A[*b *c i k]  B[*b *c *d i *m *n]  C[*b *d *n *p]
 
 matrix-times-solution: A[*b i k]  B[*b *d i *n]  C[*b *d k *p]
   dot(C, solve(A, B, i, k), k)  ==  dot(solve(A, C, k, i), B, i)
-  prefer prod(p) < prod(n)
+  prefer prod(p) <= prod(n)
 
 inverse-of-kronecker-product: A[*b i k]  B[*b j l]
   inverse(A * B, i, j, k, l)  ==  inverse(A, i, k) * inverse(B, j, l)

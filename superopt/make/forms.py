@@ -14,7 +14,7 @@ from dataclasses import replace
 from costmodel.model.joint import MOST, Joint
 from superopt.candidates.candidate import Candidate
 from superopt.explore.found import Exploration
-from superopt.ir.graph import Graph
+from superopt.ir.graph import Graph, Node
 from superopt.kernels.choose.regions import is_inside
 from superopt.machine.budget import WORTH
 from superopt.make.plain import cut
@@ -79,17 +79,21 @@ def _total_s(model: Joint, runs: Counter[Graph]) -> float:
 
 def _apart_of(form: Candidate) -> Counter[object]:
     """The ops of a form outside of all regions, with attributes and types, counted; bodies of control flow included."""
-    nodes = [node for node in form.program.hot.nodes() if node.op not in ("input", "literal") and not is_inside(node)]
-    return Counter((node.op, node.attrs, node.types) for node in nodes)
+    return Counter((node.op, node.attrs, node.types) for node in _outside(form.program.hot))
+
+
+def _outside(graph: Graph) -> list[Node]:
+    """The nodes that no kernel of ours computes."""
+    return [node for node in graph.nodes() if node.op not in ("input", "literal") and not is_inside(node)]
 
 
 def apart_s(found: Exploration, finalist: Finalist) -> float:
-    """Predicted seconds of a program's ops outside of all regions: opaque operations, other types."""
+    """Predicted seconds of a program's ops outside of all regions: opaque operations, solutions, other types."""
     own = found.model.own
     return sum(
         seconds
         for kernel, seconds in finalist.kernels
-        if not is_inside(kernel.outputs[0]) and (own is None or own.parts(kernel) is None)
+        if _outside(kernel) and (own is None or own.parts(kernel) is None)
     )
 
 

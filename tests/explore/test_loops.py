@@ -390,3 +390,15 @@ def test_a_file_cannot_have_a_long_loop_unrolled() -> None:
     (long,) = steps_of("nothing")
     with pytest.raises(LoopStepError, match="unrolled"):
         prove_step(replace(long, kind="unrolled"))
+
+
+def test_an_inverse_that_stays_the_same_does_not_wait() -> None:
+    """A body could solve with the matrix on every trip, which looks cheaper there."""
+
+    def fn(a: jax.Array, x: jax.Array) -> Any:
+        return lax.fori_loop(0, 5, lambda _, v: v / 2 + jnp.linalg.inv(a.T @ a + jnp.eye(3)) @ v, x)
+
+    graph = import_function(fn, (rand(4, 3), rand(3))).graph
+    done, steps = opened(graph, Deadline(), products=False)
+    assert "hoisted" in [s.kind for s in steps]
+    assert "inverse" in {n.op for n in done.nodes()}

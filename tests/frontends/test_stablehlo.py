@@ -45,7 +45,7 @@ def check(text: str, *args: Any) -> None:
 
 REFUSED = {
     "cumlogsumexp": "reduce_window", "fft": "complex<f32>", "general_reduce": "reduces by a function",
-    "linear_solve": "lapack_sgetrf_ffi",
+    "linear_solve": "lapack_sgetrf_ffi", "factorised_solve": "lapack_sgetrf_ffi",
 }  # fmt: skip
 """Programs with an operation that is refused, and what the refusal names."""
 

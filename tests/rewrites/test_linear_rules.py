@@ -49,6 +49,11 @@ def kronecker(a: Node, b: Node) -> Node:
     return mk("reshape", product, new_sizes=(m * n, m * n))
 
 
+def newton_step() -> Node:
+    y = var("y", 6)
+    return mk("mul", dot(inverse(A), y), spread(dot(dot(y, inverse(A), 0), y, 0), (6,)))
+
+
 Y = var("y", 1, 6)
 FORMS: dict[str, tuple[Callable[[], Node], tuple[str, ...], str, Shape]] = {
     "an inverse times a matrix": (lambda: dot(inverse(A), B), ("product-with-inverse",), "solve", (6, 5)),
@@ -68,6 +73,9 @@ FORMS: dict[str, tuple[Callable[[], Node], tuple[str, ...], str, Shape]] = {
     ),
     "a quadratic form": (
         lambda: dot(dot(Y, inverse(A)), var("x", 6, 1)), ("product-with-inverse",), "solve", (6, 1),
+    ),
+    "a quadratic form beside its gradient": (
+        newton_step, ("matrix-times-solution",), "solve", (6, 1),
     ),
     "a solution of the identity": (
         lambda: dot(dot(mk("solve", A, identity(6)), B), V), ("inverse-of-identity",), "solve", (6, 1),
