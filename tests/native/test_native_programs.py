@@ -206,6 +206,16 @@ def test_a_chain_takes_the_memory_of_two_values() -> None:
     assert offsets(lives)[1] == largest_live_bytes(lives) == 128
 
 
+def test_a_value_that_would_stand_above_all_others_is_placed_first() -> None:
+    """A U-Net: by size alone the arena has 29 units of memory where 24 are live at once."""
+    rows = [
+        (5, 0, 1), (1, 0, 0), (5, 1, 6), (5, 1, 1), (1, 2, 3), (2, 3, 4), (1, 3, 3), (2, 4, 5), (2, 4, 4), (5, 5, 6),
+        (9, 5, 5), (9, 6, 7), (5, 7, 8), (10, 7, 7), (5, 8, 9), (5, 8, 8),
+    ]  # fmt: skip
+    lives = [Lifetime(64 * size, first, last) for size, first, last in rows]
+    assert offsets(lives)[1] == largest_live_bytes(lives) == 64 * 24
+
+
 def test_the_smallest_gap_is_taken() -> None:
     lives = [Lifetime(640, 0, 0), Lifetime(512, 0, 9), Lifetime(256, 0, 0), Lifetime(192, 0, 9), Lifetime(128, 1, 1)]
     at, _ = offsets(lives)
