@@ -2,7 +2,8 @@
 
 Such a region is an opaque operation: the mixed program has opaque nodes in place of the chosen regions, and XLA builds
 it like any other.  So a call is one jitted function without Python between kernels, and everything that holds for
-programs of the XLA backend (64-bit types, prepared tensors, options of the compiler) holds here.
+programs of the XLA backend (64-bit types, prepared tensors, options of the compiler) holds here.  Where nothing is left
+to XLA, several kernels are steps of one operation, without XLA between them (`superopt.native`).
 
 The packing of frozen operands moves into the prepare part and is done once, by kernels of its own.  Under `vmap` a
 kernel that packs nothing is computed by XLA, batch and all; any other kernel runs once for each element.  Kernels have
@@ -13,6 +14,7 @@ A region that its backend cannot build here is left to XLA; `refused` gives the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,8 +35,11 @@ from superopt.kernels.choose.regions import Region, region_of
 from superopt.kernels.choose.specs import KernelSpec, numbered, read_spec, regions_of, specs_of
 from superopt.kernels.llvm.jit import CompileError
 from superopt.kernels.loops.stage import Buffer
+from superopt.kernels.runtime.kernel import Kernel
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.jitting import jax_jit
+from superopt.native.lowering import LeftToXla, Lowered, lower
+from superopt.native.running import NativeProgram
 
 PACKED = "packed"
 
@@ -132,6 +137,17 @@ class MixedExecutable(XlaExecutable):
         self.program = program
         self.specs, self.mix = tuple(specs), mix
         self.refused |= {f"kernel of value {specs[i].root}": why for i, why in mix.refused.items()}
+        made = [k.hot for k in mix.kernels if k is not None]
+        self._lowered = lower(mix.program, [kernel for kernel in made if isinstance(kernel, Kernel)])
+        whole = self.native if isinstance(self._lowered, Lowered) and self._lowered.several else None
+        if isinstance(whole, NativeProgram):
+            self.run_by(whole.inside)
+
+    @functools.cached_property
+    def native(self) -> NativeProgram | LeftToXla:
+        """Return the program without XLA between its kernels, or the ops that are left to XLA."""
+        lowered = self._lowered
+        return lowered if isinstance(lowered, LeftToXla) else NativeProgram(lowered, self.prepared, self.run)
 
 
 def mixed(program: Program, specs: Sequence[KernelSpec]) -> Mixed:

@@ -10,7 +10,6 @@ Graphs with 64-bit types run with 64-bit types switched on, whatever the setting
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ from superopt.errors import ArgumentError, InputError
 from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.program import Program
 from superopt.kernels.runtime.pages import enlarge
-from superopt.machine.jitting import jax_jit
+from superopt.machine.jitting import enabled_x64, jax_jit
 from superopt.measure.kernels import XLA
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
@@ -175,8 +174,6 @@ class XlaExecutable:
         self.program = self._parts = program
         self.options, self.refused = accepted(options or {})
         self._wide = needs_x64(program.hot) or (program.prepare is not None and needs_x64(program.prepare))
-        self.run = to_jax(program.hot)
-        self._hot = jit_with(self.run, self.options)
         self._computed: tuple[Node, ...] = ()
         if program.prepare is not None:
             given = program.prepare
@@ -193,11 +190,17 @@ class XlaExecutable:
         apart = {x for node in program.hot.nodes() if node.op == "opaque" for x in node.inputs}
         self._packing = packing_of(program.hot.inputs[self._live :] if self._computed else (), apart)
         self.packed = self.pack(self.prepared)
-        self._packed_hot = self._hot if not self._packing.buffers else jit_with(self.run_packed, self.options)
+        self.run_by(to_jax(program.hot))
         added = {id(x): x for node, x in zip(passed, self.prepared, strict=True) if node.op != "input"}
         self.added_bytes = sum(map(array_bytes, added.values()))
         for x in added.values():
             enlarge(x)
+
+    def run_by(self, run: ArrayFunction) -> None:
+        """Let calls run this function of the hot part's inputs."""
+        self.run = run
+        self._hot = jit_with(run, self.options)
+        self._packed_hot = self._hot if not self._packing.buffers else jit_with(self.run_packed, self.options)
 
     @property
     def wide(self) -> bool:
@@ -297,13 +300,6 @@ def needs_x64(graph: Graph) -> bool:
     """Whether the graph (or a body in it) holds 64-bit values."""
     kinds = {t.dtype for node in (*graph.inputs, *graph.nodes()) for t in node.types}
     return any(d in _WIDE for d in kinds) or any(needs_x64(body) for node in graph.nodes() for body in bodies_of(node))
-
-
-def enabled_x64(wide: bool) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which values of 64 bits keep their types, where there are any."""
-    if not wide or jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
-        return contextlib.nullcontext()
-    return jax.enable_x64(True)
 
 
 def _as_array(x: Any) -> Any:

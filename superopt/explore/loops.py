@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
-from superopt.backends.xla import enabled_x64, needs_x64, to_jax
+from superopt.backends.xla import needs_x64, to_jax
 from superopt.certify.loops import LoopStepError, prove_step
 from superopt.errors import SuperoptError
 from superopt.explore.linear import is_plain, linear_form
@@ -52,6 +52,7 @@ from superopt.ir.ops.table import CONTRACTIONS, PRODUCTS, VIEWS, lookup
 from superopt.ir.program import replace
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import beyond_caches
+from superopt.machine.jitting import enabled_x64
 
 _proved = functools.lru_cache(maxsize=256)(prove_step)  # the plain candidate and the search take the same steps
 

@@ -57,6 +57,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("superopt.explore", "superopt.report"),
     ("superopt.certify", "superopt.search"),
     ("superopt.backends",),
+    ("superopt.native",),
     ("costmodel", "verifier"),
     ("superopt.measure",),
     ("superopt.candidates", "superopt.workshop"),

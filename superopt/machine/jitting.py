@@ -5,15 +5,17 @@ Users may put `superopt.jit` in its place for a whole process; superopt's own co
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax._src import config
 from jax._src.api import jit as jax_jit  # `jax.jit` may be replaced before this is imported
 
 from superopt.machine import background
 
-__all__ = ["SETTINGS", "jax_jit", "user_contexts"]
+__all__ = ["SETTINGS", "enabled_x64", "jax_jit", "user_contexts"]
 
 SETTINGS = (
     "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion",
@@ -34,6 +36,13 @@ def user_contexts() -> tuple[Any, ...]:
     except NotImplementedError:  # by an older jaxlib
         return ()
     return tuple([x for name, x in zip(names, config.trace_context(), strict=True) if name == "user_context"])
+
+
+def enabled_x64(wide: bool) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which values of 64 bits keep their types, where there are any."""
+    if not wide or jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        return contextlib.nullcontext()
+    return jax.enable_x64(True)
 
 
 def _taken_along() -> Callable[[], None]:

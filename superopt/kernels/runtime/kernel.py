@@ -13,7 +13,7 @@ import ctypes
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,21 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Generated code of a kernel: the module, its phases in order, and the buffers by position."""
+    """Generated code of a kernel.
+
+    Attributes:
+        module: the functions of its phases.
+        phases: the phases in order.
+        pointers: the buffers by position.
+        name: name in messages.
+        imports: addresses of what the module refers to besides the runtime; its text identifies them.
+    """
 
     module: Module
     phases: tuple[Phase, ...]
     pointers: tuple[Buffer, ...]
     name: str = "kernel"
+    imports: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def heap_bytes(self) -> int:
@@ -97,6 +106,7 @@ class Kernel:
         self.scratch = tuple([b for b in code.pointers if b.scope == "scratch"])
         shape, runtime = _shape(), _entries()
         imports = {"runtime.handle": runtime.address("runtime.handle" if shape else "runtime.serial")}
+        imports |= {"runtime.region": runtime.address("runtime.region"), **code.imports}
         imports |= {name: runtime.address(own) for name, own in rooms.IMPORTS.items()}
         self._library = jit.load(compiled, imports)
         if size := ctypes.c_int64.from_address(self._library.address("kernel.rooms")).value:

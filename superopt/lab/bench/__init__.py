@@ -44,6 +44,7 @@ SUITES = {
     "loops": f"{_HERE}.core:run_loops",
     "memory": f"{_HERE}.cost.memory:run",
     "native": f"{_HERE}.core:run_native",
+    "native-program": f"{_HERE}.cost.native:run",
     "objective": f"{_HERE}.objective:run",
     "onnx-nodes": f"{_HERE}.onnx.nodes:run",
     "onnx-types": f"{_HERE}.onnx.types:run",
@@ -64,9 +65,9 @@ NO_SEARCH = "--no-search"
 OPTIONS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "count": ("--count", None, ("faults",)),
     "watch": ("--no-watch", True, ("verifier",)),
-    "models": ("--models", None, ("exports", "peers")),
+    "models": ("--models", None, ("exports", "native-program", "peers")),
     "peer_python": ("--peer-python", None, ("exports", "peers")),
-    "search": (NO_SEARCH, True, ("core", "exports", "loops", "native", "peers", "rewrites")),
+    "search": (NO_SEARCH, True, ("core", "exports", "loops", "native", "native-program", "peers", "rewrites")),
 }
 """Option that some suites take -> its spelling, its default, and those suites."""
 BUDGETS = {

@@ -29,10 +29,12 @@ from superopt.report import json_text
 @click.option(
     "--no-search",
     is_flag=True,
-    help="core, exports, loops, native, peers, rewrites: programs as they are built at once.",
+    help="core, exports, loops, native, native-program, peers, rewrites: programs as they are built at once.",
 )
 @click.option(
-    "--models", type=click.Path(file_okay=False), help="exports, peers: a folder that tests/upstream/exports.py filled."
+    "--models",
+    type=click.Path(file_okay=False),
+    help="exports, native-program, peers: a folder that tests/upstream/exports.py filled.",
 )
 @click.option(
     "--peer-python", type=click.Path(dir_okay=False), help="exports, peers: the Python that has the other frameworks."

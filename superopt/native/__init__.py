@@ -1,0 +1,1 @@
+"""Native programs: static plans of our kernels, without XLA."""
