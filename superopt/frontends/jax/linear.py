@@ -44,12 +44,13 @@ def linear_call(eqn: core.JaxprEqn, inner: Any, xs: Sequence[Node]) -> Node | No
 
 def _traced(name: str, batch: int, eqn: core.JaxprEqn) -> Iterator[str]:
     """Yield the jaxprs of a function at the types of a call as texts: of batches, and under `vmap` for each axis."""
+    types: list[Any] = [v.aval for v in eqn.invars]
     mapped = _FUNCTIONS[name]
     for _ in range(batch):
         mapped = jax.vmap(mapped)
     for function in (_FUNCTIONS[name], mapped):
         try:
-            made = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars])
+            made = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types])
         except (TypeError, ValueError):  # shapes that the function does not take
             continue
         if len(made.jaxpr.eqns) == 1:
