@@ -7,7 +7,7 @@ name of JAX's own parts is needed, and a call that another transformation change
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 from jax import numpy as jnp
@@ -44,12 +44,13 @@ def linear_call(eqn: core.JaxprEqn, inner: Any, xs: Sequence[Node]) -> Node | No
 
 def _traced(name: str, batch: int, eqn: core.JaxprEqn) -> Iterator[str]:
     """Yield the jaxprs of a function at the types of a call as texts: of batches, and under `vmap` for each axis."""
-    mapped, avals = _FUNCTIONS[name], [cast("Any", x.aval) for x in eqn.invars]
+    types: list[Any] = [v.aval for v in eqn.invars]
+    mapped = _FUNCTIONS[name]
     for _ in range(batch):
         mapped = jax.vmap(mapped)
     for function in (_FUNCTIONS[name], mapped):
         try:
-            made = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals])
+            made = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types])
         except (TypeError, ValueError):  # shapes that the function does not take
             continue
         if len(made.jaxpr.eqns) == 1:
