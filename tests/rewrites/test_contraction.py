@@ -65,6 +65,11 @@ def trace_of_product() -> Node:
     return mk("reduce_sum", diagonal(dot(var("a", 6, 3), var("b", 3, 6)), 6), axes=(0, 1))
 
 
+def axes_of_one_entry() -> Node:
+    column = spread(var("d", 7), (7, 1), 0)
+    return mk("reduce_sum", dot(dot(var("a", 9, 8), var("b", 8, 7)), column), axes=(1,))
+
+
 def whitened() -> Node:
     scale = diagonal(spread(mk("div", spread(literal(1.0, "float64"), (5,)), var("s", 5)), (5, 5), 0), 5)
     return dot(dot(dot(var("x", 9, 5), var("v", 5, 5)), scale), var("u", 5, 5))
@@ -109,6 +114,7 @@ REGIONS: dict[str, Callable[[], Node]] = {
     "mean of a quotient": mean_of_quotient,
     "matrix between diagonal ones": between_diagonals,
     "trace of a product": trace_of_product,
+    "axes of one entry": axes_of_one_entry,
     "quotients on a diagonal": whitened,
     "keys repeated for several heads": repeated_heads,
     "norm of a product of thin matrices": norm_of_low_rank,
