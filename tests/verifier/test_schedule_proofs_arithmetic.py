@@ -134,17 +134,6 @@ def test_a_folded_index_map_is_not_solved() -> None:
         assert set(solve(index, goal, used, Domain({s: RANGES[s] for s in used}))) != used
 
 
-@pytest.mark.parametrize("greatest_digit", [5, 6])
-def test_a_digit_is_solved_where_guards_keep_it_below_its_size(greatest_digit: int) -> None:
-    padded = Symbol("d", 0, 7)
-    d = of_atom(padded)
-    ranges = {I: RANGES[I], padded: (0, 7)}
-    guard = greatest_digit - d
-    assert isinstance(guard, Poly)
-    found = solve((6 * i + d,), [of_atom(Symbol("t", -1000, 1000))], set(ranges), Domain(ranges, [guard]))
-    assert (set(found) == set(ranges)) == (greatest_digit < 6)
-
-
 def test_guards_decide_quotients() -> None:
     wide = Symbol("w", 0, 31)
     w = of_atom(wide)
