@@ -521,7 +521,7 @@ def test_a_noisy_final_decides_with_the_rounds_before_it(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("factor", "rounds", "slower"),
-    [(0.9, 31, True), (0.99, 31, False), (0.9, 2, False), (0.4, 1, True), (1.2, 31, False)],
+    [(0.9, 31, True), (0.99, 31, False), (0.9, 2, False), (0.4, 1, True), (0.5, 1, False), (1.2, 31, False)],
 )
 def test_a_program_is_slower_beyond_doubt_by_many_rounds_or_by_much(factor: float, rounds: int, slower: bool) -> None:
     series = Series([entry("a")], 0)

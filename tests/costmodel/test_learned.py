@@ -10,12 +10,13 @@ from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
 from costmodel.labels.microsuite import suite
-from costmodel.model import adapt, analytical, learned_file, weights_file
+from costmodel.model import adapt, analytical, learned_file, network, weights_file
 from costmodel.model.encode import KernelEncoder, KernelStructure, kernel_features, pack
 from costmodel.model.learned import Learned, predict
 from costmodel.model.load import load_objective, load_roofline
@@ -70,6 +71,12 @@ def test_fit_learns_what_the_roofline_misses() -> None:
     assert np.abs(np.log(found.members_s / found.prior_s[:, None])).max() <= model().shape.bound + 1e-4
     assert (found.uncertainty >= 0).all()
     assert found.uncertainty.max() > 0
+
+
+def test_vectors_of_ops_begin_around_zero() -> None:
+    op = np.asarray(network.initial(SMALL.shape, jax.random.key(0))["op"])
+    assert abs(op.mean()) < 0.05
+    assert op.std() == pytest.approx(0.3, rel=0.1)
 
 
 @pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.slow)])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from superopt.equivalence import verdict
+from superopt.equivalence import cuts, verdict
 from superopt.equivalence.functions import compare_functions
 from verifier.verdict import PROVED
 
@@ -68,3 +68,23 @@ def test_steps_of_what_is_equal_stand_in_laws_of_real_numbers() -> None:
 
     found = compare_functions(jax.jit(one), two, X, X, X)
     assert found.status == PROVED, str(found)
+
+
+def test_cheap_windows_use_rules_alone_that_helped_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows: list[tuple[bool, set[str], set[str]]] = []
+    prove, grow = cuts._Island.prove, cuts.grow
+
+    def proved(island: Any, wanted: Any, back: Any, cheap: bool) -> Any:
+        windows.append((cheap, set(island.proof.rules), set()))
+        return prove(island, wanted, back, cheap)
+
+    def grown(eg: Any, rules: Any, *rest: Any) -> Any:
+        windows[-1][2].update(rule.name for rule in rules)
+        return grow(eg, rules, *rest)
+
+    monkeypatch.setattr(cuts._Island, "prove", proved)
+    monkeypatch.setattr(cuts, "grow", grown)
+    x, w, v = (np.ones(shape, np.float32) for shape in ((5, 6), (6, 7), (6, 7)))
+    assert compare_functions(lambda x, w, v: x @ w + x @ v, lambda x, w, v: x @ (w + v), x, w, v).status == PROVED
+    assert any(used for cheap, _, used in windows if not cheap)
+    assert all(used <= helped for cheap, helped, used in windows if cheap)

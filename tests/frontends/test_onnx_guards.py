@@ -41,6 +41,16 @@ def test_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(mlp(), "has 3 nodes")
 
 
+@pytest.mark.parametrize(("name", "shown"), [("mnist", "mnist"), ("", "model")])
+def test_a_model_in_memory_is_called_by_the_name_of_its_graph(
+    monkeypatch: pytest.MonkeyPatch, name: str, shown: str
+) -> None:
+    monkeypatch.setattr(onnx_read, "MAX_NODES", 2)
+    named = mlp()
+    named.graph.name = name
+    refused(named, f"{shown} has 3 nodes")
+
+
 def test_bodies_and_functions_are_nested_so_deep() -> None:
     refused(calling(60, 1), "nested more than 40 deep")
 

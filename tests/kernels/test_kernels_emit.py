@@ -261,6 +261,11 @@ def test_sixteen_bits() -> None:
 # ---- scheduled stages
 
 
+def test_a_stage_that_is_parallel_runs_along_a_lane_too() -> None:
+    made = schedule.parallel(from_graph([mk("exp", make_input("x", (8, 64)))]), "out0", "o0")
+    assert "x float>" in text_of(made)
+
+
 def test_register_tile_of_a_plain_nest() -> None:
     """Unrolled rows and lane vectors share one loop over the reduction."""
     a, b = make_input("a", (24, 30)), make_input("b", (30, 64))

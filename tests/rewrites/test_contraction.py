@@ -74,6 +74,11 @@ def diagonals_of_a_batch() -> Node:
     return mk("reduce_sum", mk("select_n", mask, spread(literal(0.0, "float64"), (2, 6, 6)), products), axes=(2,))
 
 
+def axes_of_one_entry() -> Node:
+    column = spread(var("d", 7), (7, 1), 0)
+    return mk("reduce_sum", dot(dot(var("a", 9, 8), var("b", 8, 7)), column), axes=(1,))
+
+
 def whitened() -> Node:
     scale = diagonal(spread(mk("div", spread(literal(1.0, "float64"), (5,)), var("s", 5)), (5, 5), 0), 5)
     return dot(dot(dot(var("x", 9, 5), var("v", 5, 5)), scale), var("u", 5, 5))
@@ -119,6 +124,7 @@ REGIONS: dict[str, Callable[[], Node]] = {
     "matrix between diagonal ones": between_diagonals,
     "trace of a product": trace_of_product,
     "diagonals of a batch of products": diagonals_of_a_batch,
+    "axes of one entry": axes_of_one_entry,
     "quotients on a diagonal": whitened,
     "keys repeated for several heads": repeated_heads,
     "norm of a product of thin matrices": norm_of_low_rank,

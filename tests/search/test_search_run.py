@@ -6,6 +6,8 @@ import functools
 import random
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from costmodel.model.objective import Objective
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.machine.deadline import Deadline
-from superopt.search import Forms, Pricer, SearchResult, SearchSettings, search
+from superopt.search import Forms, Pricer, SearchResult, SearchSettings, descent, search
 from superopt.search.chains import Repairing
 from superopt.search.descent import descend, through
 from superopt.search.emit import Wants, kernel_node
@@ -54,6 +56,15 @@ def test_finalists_are_right_and_cheaper(name: str) -> None:
         assert worst_error(run_program(program, this.values), this.outputs) < 1e-4
         assert sum(s for _, s in finalist.kernels) <= finalist.predicted_s * (1 + 1e-9)
         assert result.lowering.prepared_bytes(finalist.selection) == program.prepared_bytes
+
+
+def test_a_sweep_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(descent, "bit_moves", lambda _, c: tried.append(c) or [()])
+    state: Any = SimpleNamespace(cost=1.0, active=lambda: range(10 * CHECK_EVERY))
+    meter: Any = SimpleNamespace(exhausted=iter([False, True]).__next__)
+    descent.recut(state, meter)
+    assert len(tried) == CHECK_EVERY
 
 
 class SlowTable(TableObjective):

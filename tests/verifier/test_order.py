@@ -45,6 +45,7 @@ TRUE: dict[str, Case] = {
         lambda x: softmax(x).max(-1), lambda x: jnp.exp(x.max(-1) - logsumexp(x, -1)), ("m n+1",)
     ),
     "twice a logarithm": (lambda x: jnp.exp(x).sum() ** 2, lambda x: jnp.exp(2 * logsumexp(x)), ("n+1",)),
+    "of a number": (lambda x: jnp.maximum(x, 1), lambda x: jnp.where(x > 1, x, 1), ("n",)),
     "at argmax": (lambda x: x[jnp.argmax(x)], lambda x: x.max(), ("n+1",)),
     "at argmin": (lambda x: x[jnp.argmin(x)], lambda x: x.min(), ("n",)),
     "at argmax of the negated": (lambda x: x[jnp.argmax(-x)], lambda x: x.min(), ("n+1",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from superopt.ir.expr import const, convert, load, op, reduce, where
-from superopt.ir.index import Guard, Poly, Size, Symbol, clip, greatest, least, of_atom
+from superopt.ir.index import Guard, Poly, Size, Symbol, clip, greatest, least, nonnegative, of_atom
 from superopt.lab.corpora.schedules.lemmas import lemmas, prove
+from verifier.schedules.comparable import guarded
 from verifier.schedules.domain import Domain, ExhaustedError, QuestionBudget, value_at
 from verifier.schedules.equal import Equality
 from verifier.schedules.intervals import ExprRanges, interval
@@ -147,6 +149,27 @@ def test_steps_are_counted() -> None:
     domain.holds(j - 1)
     with pytest.raises(ExhaustedError):
         domain.holds(k - 1)
+
+
+# ---- masks
+
+
+def test_what_a_mask_hides_is_nothing_in_a_maximum_and_zero_as_an_exponential() -> None:
+    def row(at: Size, hidden: float, until: Size = 2) -> Any:
+        shown = nonnegative(until - at)
+        return where(shown, lambda: load("x", (at,), "float32"), lambda: const(hidden, "float32"))
+
+    def exponential(of: Any) -> Any:
+        return op("exp", "float32", op("sub", "float32", of, load("m", (), "float32")))
+
+    shown = nonnegative(2 - i)
+    value = exponential(load("x", (i,), "float32"))
+    assert guarded(exponential(row(i, -math.inf))) == where(shown, lambda: value, lambda: const(0, "float32"))
+    for other in (value, exponential(row(i, -1.0)), exponential(row(i, -1e30))):
+        assert guarded(other) == other
+    greatest_of = [reduce("max", (K,), row(k, hidden, i)) for hidden in (-1e30, -math.inf, -1.0)]
+    assert guarded(greatest_of[0]) == greatest_of[1]
+    assert guarded(greatest_of[2]) == greatest_of[2]
 
 
 # ---- folds

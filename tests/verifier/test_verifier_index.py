@@ -128,6 +128,16 @@ def test_quotient_and_remainder_are_solved_together():
     assert weight.guard == c.conj([c.ge(a, 0), c.lt(a, var("n") * var("q"))])
 
 
+def test_a_number_is_solved_from_its_quotient_and_remainder():
+    ctx = Context(dims={"n", "q"})
+    k, n, q, a, b = map(var, "knqab")
+    ctx.premises.append(c.ge(q, 1))
+    m = Monomial(guards=(c.ge(k, 0), c.lt(k, n)), binders=("k",), atoms=(Atom("X", (k // q, k % q)),))
+    weight = eliminate(ctx, m, [a, b], (), exists=False)
+    whole = a * q + b
+    assert weight.guard == c.conj([c.ge(whole, 0), c.lt(whole, n), c.ge(b, 0), c.lt(b, q)])
+
+
 @pytest.mark.parametrize("size", [var("q"), const(3)], ids=str)
 def test_an_even_quotient_says_what_is_divided(size: Poly) -> None:
     ctx = Context(dims={"q"})
