@@ -152,9 +152,16 @@ class Workshop:
         self._starting += [self._starters.submit(_started, seat) for seat in self.seats]
 
     def ready(self, end_s: float = math.inf) -> bool:
-        """Wait for starting workers until this instant; return whether they have started."""
+        """Wait for starting workers until this instant; return whether they have started.
+
+        Raises:
+            Exception: a start failed otherwise than by the death of its worker.
+        """
         left_s = None if end_s == math.inf else Deadline(end_s).left_s
-        return not wait(self._starting, left_s).not_done
+        started = wait(self._starting, left_s)
+        for start in started.done:
+            start.result()
+        return not started.not_done
 
     def done(
         self,
@@ -250,7 +257,7 @@ class Workshop:
                     if (numbered := next(source, None)) is None:
                         break
                     line.add(*numbered)
-                if (result := line.next()) is None:
+                if (result := line.next(lambda: any(drain.done() and drain.exception() for drain in drains))) is None:
                     break
                 yield result
         finally:
@@ -406,10 +413,12 @@ class _Queue:
             self._closed = True
             self._changed.notify_all()
 
-    def next(self) -> tuple[int, Any] | None:
-        """Wait for the next job that ends; None where none runs and none will begin."""
+    def next(self, has_failed: Callable[[], bool]) -> tuple[int, Any] | None:
+        """Wait for the next job that ends; None where none runs and none will begin, or a thread of a seat failed."""
         with self._changed:
             while not self._ended:
+                if has_failed():
+                    return None
                 if not self._running and (not self._waiting or self._halted()):
                     return None
                 self._changed.wait(_POLL_S)

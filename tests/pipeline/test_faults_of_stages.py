@@ -56,6 +56,13 @@ def test_the_original_is_returned_where_the_choice_of_it_fails() -> None:
     assert (outcome.met, outcome.lost) == (True, "")
 
 
+@pytest.mark.usefixtures("unsearched")
+@pytest.mark.parametrize("name", ["_started", "_drain", "_Queue.take", "_Queue.finish"])
+def test_a_workshop_that_fails_does_not_hang(name: str) -> None:
+    outcome = inject(Fault("processes", f"superopt.workshop.scheduler:{name}", WITH_KERNELS), KeyError)
+    assert (outcome.met, outcome.lost) == (True, "")
+
+
 def test_ctrl_c_before_there_is_a_program_ends_the_call() -> None:
     outcome = inject(Fault("timing", "superopt.measure.compare:_program", MEASURED), KeyboardInterrupt)
     assert (outcome.met, outcome.lost) == (True, "")
