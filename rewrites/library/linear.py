@@ -33,7 +33,6 @@ solution-with-kronecker-product: A[*b i k]  B[*b j l]  Y[*b i j *n]
 
 inverse-of-diagonal: D[*b i]  extra k
   inverse(where(eq(iota(i), iota(k)), D, 0), i, k)  ==  where(eq(iota(i), iota(k)), 1 / D, 0)
-  if i == k
 
 sum-of-solutions: A[*b i k]  B[*b i *n]  C[*b i *n]
   solve(A, B, i, k) + solve(A, C, i, k)  ==  solve(A, B + C, i, k)

@@ -68,9 +68,6 @@ diagonal-as-sum: A[*b i j]
   take(A, iota(i), j)  ==  sum(where(eq(iota(i), iota(j)), A, 0), j)
   if i == j
 
-diagonal-of-function: f/2  A[*b i j]  B[*b i j]
-  take(f(A, B), iota(i), j)  ==  f(take(A, iota(i), j), take(B, iota(i), j))
-
 sum-as-diagonal: A[*b i j]
   sum(where(eq(iota(i), iota(j)), A, 0), j)  ==  take(A, iota(i), j)
   if i == j, i >= 1

@@ -319,5 +319,5 @@ def test_a_search_is_begun_where_there_is_time(left_s: float, hurried: bool, wan
     run = session(budget=SimpleNamespace(is_kept=True))
     state = RunState(limits=Deadline.within(left_s), hurried=hurried)
     assert exploring.explores(run, state) is wanted
-    begun: Any = SimpleNamespace()
+    begun: Any = SimpleNamespace(is_searched=True)
     assert exploring.explores(run, replace(state, begun=begun)), "what has begun goes on"

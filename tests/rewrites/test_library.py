@@ -322,7 +322,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     ),
     "diagonal of a function": (
         lambda: on_diagonal(ew("exp", ew("sub", var("a", 5, 5), var("b", 5, 5)))),
-        ("rows-before-function", "diagonal-of-function", "diagonal-as-sum"),
+        ("rows-before-function", "rows-before-functions", "diagonal-as-sum"),
     ),
     "sums over diagonals": (
         lambda: ew(

@@ -172,6 +172,8 @@ def test_entries_have_the_types_of_terms_and_are_known_to_digests(monkeypatch: p
         others = {x.dtype for kind, x in zip(kinds, types, strict=True) if kind != "number"}
         if entry.op in ("eq", "ne", "lt", "le", "gt", "ge") and len(others) == 1:
             types = [TensorType(x.shape, *others) for x in types]
+        if entry.op == "gather":
+            types[1] = TensorType(types[1].shape, POSITION)
         types += [TensorType((), POSITION)] * len(entry.positions)
         found = infer(entry.op, types, canonical(entry.op, entry.attrs))
         assert found == (self.typed(t, entry.out),), f"{entry.op} of {t}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,6 +56,7 @@ class Proof:
     sizes: tuple[tuple[str, int], ...] = ()
     changes: list[Any] = field(default_factory=list[Any])  # points where conditions change, at which proofs are tested
     suspects: list[Any] = field(default_factory=list[Any])  # points where the solver sees a difference
+    directed: bool = False  # the right side comes in place of the left one, whose range may then be lost
     sums: list[dict[str, Any]] | None = None  # both sides of equations proved by normal forms, as JSON; None: not kept
 
     def note(self, laws: str, tier: str) -> None:
@@ -178,7 +180,7 @@ class _Question:
         normal = LawNormaliser(ctx, laws, loose=self.loose, bitwise=bitwise)
         normal.positive_entries = nonnegative(ctx, self.given, facts)
         try:
-            with normal.replaced():
+            with normal.replaced() if self.done.directed else nullcontext():
                 p = normal.nf(self.left)
             met = normal.records
             divided, inverted, partial = list(met.denominators), list(met.inverted), list(met.partial)

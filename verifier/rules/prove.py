@@ -73,7 +73,7 @@ def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = N
     watch = Stopwatch()
     forward, backward = directions(rule)
     chosen = forward if direction == "forward" else backward
-    done = Proof(sums=[])
+    done = Proof(sums=[], directed=True)
     if chosen.rule is None:
         status, cause, domain = UNSUPPORTED, f"not usable {direction}: {chosen.reason}", None
     else:
