@@ -23,6 +23,7 @@ from rewrites.egraph.convert import import_graph, transposed
 from rewrites.language import names
 from rewrites.language.parse import parse
 from rewrites.language.term import PHYSICAL, REDUCERS, physical
+from rewrites.language.term import term as term_of
 from rewrites.lift.lifting import Unliftable, lift
 from rewrites.match.flow import OpSite, flow
 from rewrites.match.labels import Labels
@@ -325,6 +326,7 @@ def lifted(op: str) -> None:
         for node in (*graph.outputs, mk("iota", shape=(ir_examples.M,), dimension=0)):
             with pytest.raises(Unliftable):
                 lift("r", Graph((), (node,)), Graph((), (node,)), ir_examples.SIZES)
+        assert op in physical(term_of("iota", over=("n",)), {})
         return
     text = lift("r", graph, graph, ir_examples.SIZES).text()
     (term,) = parse(text).lhs
