@@ -19,6 +19,7 @@ from superopt.ir.graph import Node
 from superopt.ir.program import Program
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import ITEMSIZE_BYTES, TensorType
+from superopt.kernels.runtime.entry import size_bytes
 from superopt.kernels.runtime.kernel import Kernel
 from superopt.native.plan import ARENA, ARGUMENT, COPY, OUTPUT, WEIGHT, NativePlan, PlanSlot, PlanStep
 from superopt.native.planner import Lifetime, offsets
@@ -193,7 +194,4 @@ class _Drafted:
 
 def buffers_of(kernels: Mapping[str, Kernel]) -> dict[str, Sequence[tuple[str, int]]]:
     """Return what `verifier.memory` reads of kernels: digest -> scope and bytes of each buffer, in their order."""
-    return {
-        digest: [(b.scope, ITEMSIZE_BYTES[b.dtype] * math.prod(b.shape)) for b in kernel.pointers]
-        for digest, kernel in kernels.items()
-    }
+    return {digest: [(b.scope, size_bytes(b)) for b in kernel.pointers] for digest, kernel in kernels.items()}
