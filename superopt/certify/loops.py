@@ -19,7 +19,7 @@ from superopt.ir.loops import (
     LoopParts,
     adds_row,
     counters,
-    multiplied_again,
+    next_product,
     powers,
     projections,
     row_of,
@@ -104,7 +104,7 @@ def _prove_projected(step: LoopStep) -> LoopProof:
     carry, after = parts.split(parts.body.inputs)[1][step.number], parts.body.outputs[step.number]
     of_next = mk(seen.op, *[after if x is carry else x for x in seen.inputs], **dict(seen.attrs))
     inputs = parts.body.inputs
-    return _equal(Graph(inputs, (of_next,)), Graph(inputs, (multiplied_again(after, carry, seen),)))
+    return _equal(Graph(inputs, (of_next,)), Graph(inputs, (next_product(after, carry, seen),)))
 
 
 def _prove_value(step: LoopStep, value: Node, instead: Node) -> LoopProof:

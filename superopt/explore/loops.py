@@ -38,9 +38,9 @@ from superopt.ir.loops import (
     LoopParts,
     adds_row,
     counters,
+    fixed_side,
     is_stuck,
     loops_of,
-    multiplied,
     powers,
     projections,
     sums,
@@ -287,16 +287,16 @@ def _projections(graph: Graph, loop: Node) -> Iterator[LoopStep]:
     """Carried matrices that nothing but results reads, each through a thinner product; `(C P) B` as `C (P B)` first."""
     parts, read = LoopParts(loop), {n["index"] for n in graph.nodes() if n.op == "result" and n.inputs[0] is loop}
     depends, (_, carries, _) = parts.depends(), parts.split(parts.body.inputs)
-    nodes = parts.body.nodes()
+    nodes, thin = parts.body.nodes(), projections(loop)
     for number, carry in enumerate(carries):
         if number in read or len(loop.types) == 1:
             continue
-        seen = projections(loop).get(number)
+        seen = thin.get(number)
         if seen is not None and value_bytes([seen]) < value_bytes([carry]):
             yield LoopStep("projected", graph.inputs, loop, number=number)
         after = parts.body.outputs[number]
         others = [n for n in nodes if carry in n.inputs and n is not after]
-        if multiplied(after, carry, depends) != 0 or len(others) != 1 or multiplied(others[0], carry, depends) != 0:
+        if fixed_side(after, carry, depends) != 0 or len(others) != 1 or fixed_side(others[0], carry, depends) != 0:
             continue
         outer = [n for n in nodes if others[0] in n.inputs]
         made = _right_first(outer[0], others[0], carry, depends) if len(outer) == 1 else None

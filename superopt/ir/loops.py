@@ -384,17 +384,17 @@ def projections(loop: Node) -> dict[int, Node]:
     products: dict[int, Node] = {}
     for number, carry in enumerate(carries):
         step = outputs[number]
-        side = multiplied(step, carry, depends)
+        side = fixed_side(step, carry, depends)
         others = [n for n in nodes if carry in n.inputs and n is not step]
         if side is None or len(others) != 1 or sum(x in (carry, step) for x in outputs) > 1:
             continue
         seen = others[0]
-        if multiplied(seen, carry, depends) == 1 - side and not any(step in n.inputs for n in nodes):
+        if fixed_side(seen, carry, depends) == 1 - side and not any(step in n.inputs for n in nodes):
             products[number] = seen
     return products
 
 
-def multiplied(product: Node, carry: Node, depends: Mapping[Node, int]) -> int | None:
+def fixed_side(product: Node, carry: Node, depends: Mapping[Node, int]) -> int | None:
     """The operand of a product of a carried matrix, 0 or 1, that stays the same; None where it is no such product."""
     if product.op not in PRODUCTS or carry.type.rank != 2 or product.inputs.count(carry) != 1:
         return None
@@ -405,7 +405,7 @@ def multiplied(product: Node, carry: Node, depends: Mapping[Node, int]) -> int |
     return side if inner and contracted[side] == last and depends[other] == FIXED and other.type.rank < 3 else None
 
 
-def multiplied_again(step: Node, carry: Node, instead: Node) -> Node:
+def next_product(step: Node, carry: Node, instead: Node) -> Node:
     """The product by which a trip multiplies a carried matrix, of its product with another matrix or vector."""
     operands = [instead if x is carry else x for x in step.inputs]
     contracted = ((instead.type.rank - 1,), (0,)) if operands[0] is instead else step["dimension_numbers"][0]
@@ -426,7 +426,7 @@ def projected(loop: Node, number: int) -> tuple[Node, ...]:
     fresh = make_input(name, seen.shape, seen.dtype)
     carries[number] = (fresh, start)
     others = replace((*outputs[:number], *outputs[number + 1 :]), {seen: fresh})
-    made = _loop(loop, (*others[:number], multiplied_again(step, carry, fresh), *others[number:]), fixed, carries, rows)
+    made = _loop(loop, (*others[:number], next_product(step, carry, fresh), *others[number:]), fixed, carries, rows)
     return (*made[:number], results_of(loop)[number], *made[number + 1 :])
 
 

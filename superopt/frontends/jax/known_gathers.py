@@ -72,7 +72,7 @@ def elements(x: Node, where: Node, mapped: Sequence[int], offset: Sequence[int],
 
 
 def _counts(where: Node) -> list[CountedAxis] | None:
-    """How the positions along each axis count; None where they are not known or do anything else."""
+    """Begin and direction of the positions along each axis; None where they are unknown or do not count up."""
     entries = _known(where)
     if entries is None or not entries.size:
         return None
