@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.quantised import OTHERS, quantised
 
 import superopt
 from superopt.backends import made, mixed, native
@@ -32,6 +31,7 @@ from superopt.kernels.runtime.kernel import Kernel
 from superopt.machine.speedup import Speedup
 from superopt.report.data import Report
 from superopt.returned.optimized import Optimized
+from tests.support.quantised import OTHERS, quantised
 from verifier.kernels.check import KernelVerdict, version
 from verifier.verdict import UNKNOWN
 

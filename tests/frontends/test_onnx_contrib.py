@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.onnx_models import info, model, node
 
 from superopt.errors import InputError
 from superopt.frontends.onnx.eval import TABLE
 from superopt.frontends.onnx.frontend import load_model
 from superopt.frontends.onnx.ops.contrib import MS
 from superopt.lab.bench.onnx.contrib import contrib_cases, model_of
+from tests.support.onnx_models import info, model, node
 
 U8, I8, F32 = np.uint8, np.int8, np.float32
 

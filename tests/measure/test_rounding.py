@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.onnx_models import info, model, node
 
 from superopt.contest.checks import OriginalRuns, check
 from superopt.frontends.jax.jaxpr import Imported, import_function
@@ -20,6 +19,7 @@ from superopt.measure import Timing, compare
 from superopt.measure.rounding import unrounded
 from superopt.measure.session import ComparisonSettings
 from superopt.workshop.job import Failure
+from tests.support.onnx_models import info, model, node
 
 W = np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32)
 X = np.random.default_rng(1).standard_normal((32, 64)).astype(np.float32)

@@ -59,8 +59,8 @@ def test_values_of_instances_have_both_signs_and_are_away_from_zero() -> None:
 def test_backward_matches_are_type_correct(rule: Rule) -> None:
     """A direction needs its own proof; here it must at least match what it builds, and build the type it matched."""
     tried = 0
-    for seed in range(4):
-        example = instance(rule, seed)
+    for seed in range(12):  # what needs two equal sizes is drawn in one of four
+        example = instance(rule, seed) if tried < 4 else None
         if example is None or not example.rhs:
             continue
         arrays = example.arrays(seed)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.quantised import OTHERS, quantised
 
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, literal, mk
@@ -33,6 +32,7 @@ from superopt.schedules.records import MeasuredSchedule
 from superopt.schedules.space import space_of
 from superopt.schedules.workload import workload
 from superopt.workshop.process import ProcessLimits, Worker
+from tests.support.quantised import OTHERS, quantised
 
 
 def _candidates(seconds: list[float]) -> list[MeasuredSchedule]:
