@@ -89,7 +89,10 @@ class Fate:
 
 
 def mutants_of(path: str, source: str) -> list[OperatorMutant]:
-    """All mutants of a file: of operators in statements, not in annotations, assertions or messages; and of guards."""
+    """All mutants of a file: of operators in statements, not in annotations, assertions or messages; and of guards.
+
+    `strict=True` is an assertion, too: operands of equal lengths are what the caller promises.
+    """
     tree = ast.parse(source)
     spans = [_span(node) for node in _left_out(tree)]
     binary = {_after(node.left) for node in ast.walk(tree) if isinstance(node, ast.BinOp)}
@@ -125,7 +128,7 @@ def mutants_of(path: str, source: str) -> list[OperatorMutant]:
 
 
 def _span(node: ast.AST) -> tuple[tuple[int, int], tuple[int, int]]:
-    assert isinstance(node, ast.expr | ast.stmt)
+    assert isinstance(node, ast.expr | ast.stmt | ast.keyword)
     return (node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
@@ -153,7 +156,7 @@ def _compared(tree: ast.AST) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
     """Nodes in which an operator is no decision: annotations, assertions, messages, names that a module exports."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assert | ast.JoinedStr):
+        if isinstance(node, ast.Assert | ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg == "strict"):
             yield node
         elif isinstance(node, ast.Raise) and node.exc is not None:
             yield node.exc

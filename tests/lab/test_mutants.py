@@ -21,7 +21,7 @@ def kept(n: int | None, most: int = 5 - 1) -> list[int] | None:
         raise ValueError("too many: " + str(n))
     while n not in (1, 2) and -n < 0:
         n = (n - 1) * 2
-    return [x for x in range(n) if x != 3]
+    return [x for x, _ in zip(range(n), range(n), strict=True) if x != 3]
 '''
 
 
