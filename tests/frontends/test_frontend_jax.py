@@ -22,9 +22,6 @@ from superopt.ir.interp import evaluate
 from superopt.ir.program import original_program
 from tests.support.jax_programs import CASES, OPAQUE, ints, rand
 
-QUICKLY = {"xla_backend_optimization_level": 0}
-"""Compiler options of what is called once: XLA takes a third less for it."""
-
 
 def check_close(got: Any, want: Any, scale: float = 1.0) -> None:
     """Same structure, shapes and dtypes; values equal up to rounding (bit-equal for integers)."""
@@ -42,7 +39,7 @@ def check_close(got: Any, want: Any, scale: float = 1.0) -> None:
 def run_graph(imported: Imported) -> Any:
     """The imported graph on the example arguments, lowered to XLA."""
     values = [*map(jnp.asarray, imported.examples), *imported.graph.constants.values()]
-    return imported.unflatten(jax.jit(to_jax(imported.graph), compiler_options=QUICKLY)(*values))
+    return imported.unflatten(jax.jit(to_jax(imported.graph))(*values))
 
 
 @functools.cache
@@ -55,7 +52,7 @@ def imported_case(name: str) -> Imported:
 def wanted(name: str) -> Any:
     """Results of `jax.jit` for a case."""
     fn, args = CASES[name]()
-    return jax.tree.map(jnp.asarray, jax.jit(fn, compiler_options=QUICKLY)(*args))
+    return jax.tree.map(jnp.asarray, jax.jit(fn)(*args))
 
 
 @pytest.mark.parametrize("name", CASES)
