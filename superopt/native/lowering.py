@@ -140,8 +140,8 @@ class _Drafted:
             maker = source[0]
             assert maker.op == "literal" or is_empty(maker), maker
             self.places[source] = self._slot(WEIGHT, len(self.program.prepared_inputs) + len(self.literals), maker.type)
-            value = maker["value"] if maker.op == "literal" else ()
-            self.literals.append(np.asarray(value, DTYPE[maker.dtype]).reshape(maker.shape))  # pyright: ignore[reportArgumentType] (concrete)
+            value = maker["value"] if maker.op == "literal" else np.zeros(maker.shape)  # pyright: ignore[reportArgumentType, reportCallIssue] (concrete)
+            self.literals.append(np.asarray(value, DTYPE[maker.dtype]))
         return self.places[source]
 
     def call(self, node: Node) -> None:

@@ -26,6 +26,7 @@ from superopt.kernels.choose.partition import (
     partition_program,
     partition_whole,
     work,
+    worthwhile,
 )
 from superopt.kernels.choose.regions import Region, is_inside, region_of
 from superopt.kernels.choose.relayout import channels_last
@@ -260,7 +261,10 @@ def test_scalars_and_updates_are_regions_where_nothing_else_is_left_to_xla() -> 
     roots = ["add", "broadcast_in_dim", "dynamic_update_slice", "exp", "neg", "transpose"]
     assert sorted(r.root.op for r in regions) == roots
     assert is_covered(whole, regions)
-    assert not is_covered(whole, regions[1:])
+    assert worthwhile(whole, regions) == regions
+    made = [r for r in regions if r.root.op != "exp"]
+    assert not is_covered(whole, made)
+    assert sorted(r.root.op for r in worthwhile(whole, made)) == ["neg", "transpose"]
     apart = Graph((x, y, n), (*results, mk("inverse", x)))
     assert partition_program(apart) == partition_whole(apart)
     assert sorted(r.root.op for r in partition_whole(apart)) == ["exp", "neg", "transpose"]

@@ -104,6 +104,14 @@ def partition_program(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Regi
     return needed if is_covered(graph, needed) else partition_whole(graph, kept)
 
 
+def worthwhile(graph: Graph, regions: Iterable[Region]) -> tuple[Region, ...]:
+    """Return the regions that pay as kernels: without those that only a plan needs where they make none."""
+    given = tuple(regions)
+    if is_covered(graph, given):
+        return given
+    return tuple(region for region in given if not region.is_free and region.root.op not in UPDATES)
+
+
 def is_covered(graph: Graph, regions: Iterable[Region]) -> bool:
     """Whether regions compute all of a graph and of its bodies, apart from values in memory and their reshapes."""
     made = {region.root: region for region in regions}
