@@ -7,7 +7,6 @@ copy.  Where anything else is left to XLA there is no plan, and the ops say why.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from superopt.ir.graph import Node
 from superopt.ir.program import Program
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import ITEMSIZE_BYTES, TensorType
+from superopt.kernels.choose.regions import is_empty, is_same_bytes
 from superopt.kernels.runtime.entry import size_bytes
 from superopt.kernels.runtime.kernel import Kernel
 from superopt.native.plan import ARENA, ARGUMENT, COPY, OUTPUT, WEIGHT, NativePlan, PlanSlot, PlanStep
@@ -83,7 +83,7 @@ def _left(program: Program, kernels: Mapping[str, Kernel]) -> Iterator[str]:
             yield f"opaque {node['primitive']}"
         elif strange:
             yield f"{node.op} of {strange[0]}"
-        elif node.op not in ("input", "literal", "result", "opaque") and not _is_same_bytes(node):
+        elif node.op not in ("input", "literal", "result", "opaque") and not (is_empty(node) or is_same_bytes(node)):
             yield node.op
 
 
@@ -93,20 +93,10 @@ def _kernel_of(node: Node) -> str:
     return str(operation.identity[0]) if operation.primitive == "kernel" else ""  # pyright: ignore[reportIndexIssue]
 
 
-def _is_same_bytes(node: Node) -> bool:
-    """Whether a node has the bytes of its operand, in their order."""
-    if node.op == "reshape":
-        return True
-    if node.op == "transpose":
-        moved = [axis for axis in node["permutation"] if node.inputs[0].shape[axis] != 1]
-        return moved == sorted(moved)
-    return node.op == "broadcast_in_dim" and math.prod(node.shape) == math.prod(node.inputs[0].shape)
-
-
 def _source(node: Node) -> tuple[Node, int]:
     """Return the node that made the bytes of a node, and the number of the result."""
     number = 0
-    while node.op not in ("input", "literal", "opaque"):
+    while node.op not in ("input", "literal", "opaque") and not is_empty(node):
         number = node["index"] if node.op == "result" else number
         node = node.inputs[0]
     return node, number
@@ -144,13 +134,14 @@ class _Drafted:
         return len(self.slots) - 1
 
     def _place(self, node: Node) -> int:
-        """Return the slot of a value; a literal gets one when it is first read."""
+        """Return the slot of a value; a literal, or a value without elements, gets one when it is first read."""
         source = _source(node)
         if source not in self.places:
             maker = source[0]
-            assert maker.op == "literal", maker
+            assert maker.op == "literal" or is_empty(maker), maker
             self.places[source] = self._slot(WEIGHT, len(self.program.prepared_inputs) + len(self.literals), maker.type)
-            self.literals.append(np.asarray(maker["value"], DTYPE[maker.dtype]))
+            value = maker["value"] if maker.op == "literal" else np.zeros(maker.shape)  # pyright: ignore[reportArgumentType, reportCallIssue] (concrete)
+            self.literals.append(np.asarray(value, DTYPE[maker.dtype]))
         return self.places[source]
 
     def call(self, node: Node) -> None:
