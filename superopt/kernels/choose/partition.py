@@ -10,7 +10,7 @@ it is read at one index, or reduced over rows in the loop order of the reader (p
 region holds one product at most, and only index maps stand between a product and its operands.  A prefix fold is the
 loop of its region; a region that reads it at another index reads it from memory.  A value compared with itself is
 computed by one region (`superopt.kernels.choose.bitwise_consistency`).  Ops without a value at one index (control flow,
-opaque operations) belong to no region and stay with XLA.
+opaque operations) belong to no region and stay with XLA.  What control flow reads lies in memory, in that order.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops import table
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import type_bytes
+from superopt.ir.views import begins_at
 from superopt.kernels.choose.bitwise_consistency import computed_twice
 from superopt.kernels.choose.joining import joint_cost, with_chains
 from superopt.kernels.choose.regions import (
@@ -131,7 +132,7 @@ class _Partition:
                 self.homes[node] = {node}
                 continue
             readers = {home for user in self.users[node] for home in self.homes[user]}
-            if node in outputs or not readers:
+            if node in outputs or not readers or self._is_handed_over(node, readers):
                 self._open(node)
             elif (view := self._is_view(node)) or self._joins(node, readers):
                 self.homes[node] = readers
@@ -141,6 +142,10 @@ class _Partition:
                         self.works.pop(root, None)
             else:
                 self._open(node)
+
+    def _is_handed_over(self, node: Node, readers: set[Node]) -> bool:
+        """Whether control flow reads a node whose elements must be moved for that."""
+        return any(map(bodies_of, readers)) and node not in self.generated and begins_at(node) is None
 
     def _open(self, node: Node) -> None:
         self.homes[node] = {node}
