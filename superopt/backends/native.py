@@ -25,7 +25,7 @@ from superopt.backends.protocol import Backend, CompiledRegion, OptionalTrace, T
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.choose import defaults
-from superopt.kernels.choose.regions import is_inside
+from superopt.kernels.choose.regions import has_kernel
 from superopt.kernels.choose.specs import NATIVE
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.program import from_graph
@@ -61,7 +61,7 @@ class Native(Backend):
 
     def can_run(self, region: Graph) -> bool:
         """Whether all of the region is of types and ops that have code."""
-        return all(node.op == "input" or is_inside(node) for node in region.nodes())
+        return all(node.op == "input" or has_kernel(node) for node in region.nodes())
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Return the seconds of regions predicted by the model that ships; infinite without one."""

@@ -32,6 +32,7 @@ from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.ir.ops.table import CONVOLUTIONS, PREFIXES, PRODUCTS
 from superopt.ir.scalar import SCALARS
+from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.choose.regions import is_inside
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.pallas import space
@@ -144,7 +145,7 @@ def _compiled(name: str, interpret: bool, region: Graph, steps: tuple[Any, ...])
 
 
 def _runs(node: Node) -> bool:
-    wide = any(t.dtype == "float64" for x in (node, *node.inputs) for t in x.types)
+    wide = any(ITEMSIZE_BYTES.get(t.dtype) == 8 for x in (node, *node.inputs) for t in x.types)
     return is_inside(node) and not wide and node.op not in PREFIXES and (node.op not in SCALARS or has_code(node.op))
 
 

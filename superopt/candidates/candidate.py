@@ -98,7 +98,8 @@ class Candidate:
             return frozenset(node.op for node in every_node([hot]))
         chosen = self.chosen
         others = [region.graph for region in self.regions if region.graph not in chosen]
-        apart = (node for node in every_node([hot]) if node.op not in _LEAVES and not is_inside(node))
+        updated = {region.root for region in self.regions if region.graph in chosen}
+        apart = (n for n in every_node([hot]) if n.op not in _LEAVES and not is_inside(n) and n not in updated)
         return frozenset(node.op for node in (*every_node(others), *apart) if node.op not in _LEAVES)
 
     def with_options(self, names: tuple[str, ...], options: Mapping[str, bool | str]) -> Candidate:

@@ -1,4 +1,4 @@
-"""Values that need no memory of their own: elements of another value that lie one after the other, or one literal."""
+"""Values that need no memory of their own: elements of another value that lie one after the other, or one number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from superopt.ir.graph import Node
 
 def begins_at(node: Node) -> int | None:
     """Return the element of its operand at which a node begins whose elements lie there in order; None elsewhere."""
-    if node.op == "reshape":
+    if node.op in ("reshape", "barrier"):
         return 0
     if node.op == "transpose":
         moved = [axis for axis in node["permutation"] if node.inputs[0].shape[axis] != 1]
@@ -31,8 +31,15 @@ def _sliced_at(node: Node) -> int | None:
     return sum([int(start) * math.prod(sizes[axis + 1 :]) for axis, start in enumerate(node["start_indices"])])
 
 
-def repeated(node: Node) -> Node | None:
-    """Return the literal that every element of a node is; None where there is none."""
+def repeated(node: Node) -> bool | int | float | None:
+    """Return the number that every element of a node is, 0 where there are none; None where they may differ."""
+    if len(node.types) == 1 and 0 in node.shape:
+        return 0
     while node.op in ("broadcast_in_dim", "reshape", "transpose", "slice"):
         (node,) = node.inputs
-    return node if node.op == "literal" else None
+    return node["value"] if node.op == "literal" else None
+
+
+def needs_memory(node: Node) -> bool:
+    """Whether a node is neither of the two."""
+    return begins_at(node) is None and repeated(node) is None

@@ -27,7 +27,7 @@ from superopt.certify.kernels import was_validated
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, frozen_cut, split
-from superopt.kernels.choose.partition import cost_of, partition_whole
+from superopt.kernels.choose.partition import cost_of, partition_program, worthwhile
 from superopt.kernels.choose.regions import Region, runs_of
 from superopt.kernels.choose.relayout import channels_last
 from superopt.kernels.choose.specs import KernelSpec, regions_of, specs_of
@@ -101,8 +101,9 @@ class KernelMaker:
         """The program with those of its regions as kernels that the model prefers and that can be made in the time."""
         mine = self.own(form.regions)
         self._compile(mine, deadline or Deadline())
-        usable = [(r, t.trace) for r in mine if (t := self._made.get(r.graph)) is not None and not t.failure]
-        kernels = specs_of(form.program.hot, usable, self.backend.name)
+        usable = {r: t.trace for r in mine if (t := self._made.get(r.graph)) is not None and not t.failure}
+        chosen = [(region, usable[region]) for region in worthwhile(form.program.hot, usable)]
+        kernels = specs_of(form.program.hot, chosen, self.backend.name)
         if not fits(form.name, form.program, kernels, self._most_bytes, self._progress):
             kernels = ()
         return self.predicted(replace(form, kernels=kernels))
@@ -299,7 +300,7 @@ def cut(form: Candidate, program: Program, stored: Set[Node]) -> Candidate:
 
     The regions of bodies of control flow are among them.
     """
-    return replace(form, program=program, regions=partition_whole(program.hot, stored))
+    return replace(form, program=program, regions=partition_program(program.hot, stored))
 
 
 def _made(region: Region, found: OptionalTrace | str) -> Trial:

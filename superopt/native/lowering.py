@@ -24,7 +24,8 @@ from superopt.ir.loops import LoopParts
 from superopt.ir.program import Program, type_bytes
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import ITEMSIZE_BYTES, TensorType
-from superopt.ir.views import begins_at, repeated
+from superopt.ir.views import begins_at, needs_memory, repeated
+from superopt.kernels.choose.partition import STEPPED, has_step
 from superopt.kernels.runtime.entry import size_bytes
 from superopt.kernels.runtime.kernel import Kernel
 from superopt.native.plan import (
@@ -45,7 +46,6 @@ from superopt.native.plan import (
 from superopt.native.planner import Lifetime, offsets
 from superopt.native.spans import spans
 
-_LOOPS = ("scan", "while")
 _Made = tuple[Node, int]
 """A value: the node that makes it, and the number of the result."""
 
@@ -103,11 +103,9 @@ def _left(graph: Graph, kernels: Mapping[str, Kernel]) -> Iterator[str]:
             yield f"opaque {node['primitive']}"
         elif strange:
             yield f"{node.op} of {strange[0]}"
-        elif node.op == "scan" and node["length"] == 0:
-            yield "scan of no trips"
-        elif node.op in _LOOPS:
+        elif has_step(node):
             yield from (op for body in bodies_of(node) for op in _left(body, kernels))
-        elif node.op not in ("input", "result", "opaque") and begins_at(node) is None and repeated(node) is None:
+        elif node.op not in ("input", "result", "opaque") and needs_memory(node):
             yield node.op
 
 
@@ -120,7 +118,7 @@ def _kernel_of(node: Node) -> str:
 def _source(node: Node) -> tuple[_Made, int]:
     """Return the value in whose bytes a node lies, and the offset."""
     number, offset = 0, 0
-    while node.op not in ("input", "opaque", *_LOOPS) and repeated(node) is None:
+    while node.op not in ("input", "opaque", *STEPPED) and repeated(node) is None:
         if node.op == "result":
             number = node["index"]
         else:
@@ -188,12 +186,10 @@ class _Drafted:
 
     def _constant(self, node: Node) -> int:
         if node not in self.constants:
-            value = repeated(node)
-            assert value is not None
             at = len(self.program.prepared_inputs) + len(self.literals)
             self.constants[node] = self._slot(WEIGHT, at, node.type)
             shape: tuple[int, ...] = node.shape  # pyright: ignore[reportAssignmentType] (sizes are concrete here)
-            self.literals.append(np.full(shape, value["value"], DTYPE[node.dtype]))
+            self.literals.append(np.full(shape, repeated(node), DTYPE[node.dtype]))
         return self.constants[node]
 
     def _result(self, values: _Values, made: _Made, type: TensorType) -> int:
@@ -347,7 +343,7 @@ class _Drafted:
 def _is_written_here(node: Node) -> bool:
     """Whether a step can write a value where it is wanted: all of what a kernel or a loop of its graph makes."""
     (maker, number), offset = _source(node)
-    return maker.op in ("opaque", *_LOOPS) and not offset and type_bytes(node.type) == type_bytes(maker.types[number])
+    return maker.op in ("opaque", *STEPPED) and not offset and type_bytes(node.type) == type_bytes(maker.types[number])
 
 
 class _Order:
@@ -358,7 +354,7 @@ class _Order:
         self._last: dict[Node, int] = {}
         self._count = 0
         for node in body.nodes():
-            if node.op in ("opaque", *_LOOPS):
+            if node.op in ("opaque", *STEPPED):
                 self._made[node] = self._count
                 self._read(node.inputs)
 

@@ -18,7 +18,16 @@ from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.interp import evaluate
 from superopt.ir.program import original_program
 from superopt.ir.text import parse_graph, print_graph
-from superopt.kernels.choose.partition import _MOST_VALUES, cost_of, partition, work
+from superopt.kernels.choose.partition import (
+    _MOST_VALUES,
+    cost_of,
+    is_covered,
+    partition,
+    partition_program,
+    partition_whole,
+    work,
+    worthwhile,
+)
 from superopt.kernels.choose.regions import Region, is_inside, region_of
 from superopt.kernels.choose.relayout import channels_last
 from superopt.kernels.choose.specs import KernelSpec, read_spec, regions_of, specs_of
@@ -207,8 +216,8 @@ def test_what_has_no_value_at_one_index_stays_outside() -> None:
     regions = check(Graph((x,), (mk("mul", opaque, full(2.0, opaque)),)))
     assert [r.root.op for r in regions] == ["exp", "mul"]
     assert regions[1].reads == (opaque,)
-    wide = make_input("x", (8,), "int64")
-    assert partition(Graph((wide,), (mk("add", wide, wide),))) == ()
+    half = make_input("x", (8,), "float16")
+    assert partition(Graph((half,), (mk("add", half, half),))) == ()
     empty = make_input("x", (0, 8))
     assert partition(Graph((empty,), (mk("exp", empty),))) == ()
 
@@ -240,6 +249,39 @@ def test_every_output_is_in_memory() -> None:
     regions = check(Graph((x,), (e, mk("neg", e), flat)))
     assert {r.root for r in regions} == {e, mk("neg", e), flat}
     assert [r.is_free for r in regions if r.root is flat] == [True]
+
+
+def test_scalars_and_updates_are_regions_where_nothing_else_is_left_to_xla() -> None:
+    x, y, n = make_input("x", (8, 8)), make_input("y", (2, 8)), make_input("n", (), "int32")
+    at = mk("add", n, literal(1, "int32"))
+    moved = mk("dynamic_update_slice", mk("exp", x), y, at, literal(0, "int32"))
+    results = (mk("neg", moved), at, spread(n, (3, 4), ()), mk("transpose", y, permutation=(1, 0)))
+    whole = Graph((x, y, n), results)
+    regions = partition_program(whole)
+    roots = ["add", "broadcast_in_dim", "dynamic_update_slice", "exp", "neg", "transpose"]
+    assert sorted(r.root.op for r in regions) == roots
+    assert is_covered(whole, regions)
+    assert worthwhile(whole, regions) == regions
+    made = [r for r in regions if r.root.op != "exp"]
+    assert not is_covered(whole, made)
+    assert sorted(r.root.op for r in worthwhile(whole, made)) == ["neg", "transpose"]
+    apart = Graph((x, y, n), (*results, mk("inverse", x)))
+    assert partition_program(apart) == partition_whole(apart)
+    assert sorted(r.root.op for r in partition_whole(apart)) == ["exp", "neg", "transpose"]
+
+
+def test_a_view_that_only_xla_reads_has_a_region_in_a_plan_alone() -> None:
+    x = make_input("x", (8, 8))
+    graph = Graph((x,), (mk("inverse", mk("transpose", x, permutation=(1, 0))),))
+    assert partition(graph) == ()
+    assert [r.root.op for r in partition(graph, whole=True)] == ["transpose"]
+
+
+def test_bounds_that_are_scalars_make_no_region_free() -> None:
+    x, low, high = make_input("x", (8, 8)), literal(0.0, "float32"), literal(6.0, "float32")
+    bit = make_input("b", (), "bool")
+    for root in (mk("clamp", low, x, high), mk("select_n", bit, x, mk("neg", x))):
+        assert [r.root for r in partition_whole(Graph((x, bit), (root,)))] == [root]
 
 
 def test_what_follows_a_product_at_its_index_is_joined_without_counting(monkeypatch: pytest.MonkeyPatch) -> None:

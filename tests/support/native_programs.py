@@ -14,7 +14,7 @@ from superopt.backends import mixed
 from superopt.backends.mixed import MixedExecutable
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import frozen_cut, split
-from superopt.kernels.choose.partition import partition_whole
+from superopt.kernels.choose.partition import partition_program
 from superopt.kernels.choose.specs import specs_of
 from superopt.lab.bench.programs.layers import Net
 from superopt.lab.bench.programs.nets import bert, fire, inverted_residual
@@ -108,7 +108,7 @@ def built(fn: Callable[..., Any], params: Any, *inputs: Any) -> MixedExecutable:
     """A program whose every region is a kernel with its default schedule."""
     imported = import_function(fn, (params, *inputs), frozen=0)
     program = split(imported.graph, frozen_cut(imported.graph))
-    chosen = specs_of(program.hot, [(r, None) for r in partition_whole(program.hot)])
+    chosen = specs_of(program.hot, [(r, None) for r in partition_program(program.hot)])
     executable = mixed.build(program, imported.frozen_values, kernels=chosen)
     assert isinstance(executable, MixedExecutable)
     return executable

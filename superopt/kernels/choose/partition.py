@@ -10,13 +10,16 @@ it is read at one index, or reduced over rows in the loop order of the reader (p
 region holds one product at most, and only index maps stand between a product and its operands.  A prefix fold is the
 loop of its region; a region that reads it at another index reads it from memory.  A value compared with itself is
 computed by one region (`superopt.kernels.choose.bitwise_consistency`).  Ops without a value at one index (control flow,
-opaque operations) belong to no region and stay with XLA.  What control flow reads lies in memory, in that order.
+opaque operations) belong to no region and stay with XLA.
+
+What is made of scalars alone, views that only XLA reads, and updates stay with XLA as well: a call of a kernel costs
+more there than they do.  Where nothing else is left to XLA they are regions, and the program is a plan.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from math import inf, prod
 
@@ -27,13 +30,15 @@ from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops import table
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import type_bytes
-from superopt.ir.views import begins_at
+from superopt.ir.views import begins_at, needs_memory, repeated
 from superopt.kernels.choose.bitwise_consistency import computed_twice
 from superopt.kernels.choose.joining import joint_cost, with_chains
 from superopt.kernels.choose.regions import (
+    UPDATES,
     Region,
     boundary,
     cone,
+    has_kernel,
     is_chained,
     is_contraction,
     is_inside,
@@ -44,36 +49,39 @@ from superopt.kernels.loops.program import between_transforms
 
 VIEWS = table.VIEWS - {"pad"}  # a pad chooses between an element and a value
 
+STEPPED = frozenset(("scan", "while"))
+"""Ops with bodies for which plans have steps."""
 _MOST_VALUES = 96  # of nodes at indices for one element, so nodes too: regions of whole networks take up to 94
 _TRANSCENDENTAL = 8.0  # cost of a transcendental function, in operations
 _AGAIN = 1.3  # work of a joint kernel over that of two, at most
 _ROW_BYTES = 1 << 19  # bytes of a row that a kernel may read more than once
 
 
-def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]:
+def partition(graph: Graph, kept: Set[Node] = frozenset(), whole: bool = False) -> tuple[Region, ...]:
     """Partition a graph into regions, operands first; XLA computes the nodes that belong to none.
 
     Args:
         graph: a graph of concrete sizes.
         kept: nodes that must lie in memory whatever reads them.
+        whole: whether all that a plan needs a step for is to be in a region.
     """
     lying = frozenset(kept)
     while True:
-        regions = with_chains(_Partition(graph, lying).regions(), graph, lying)
+        regions = with_chains(_Partition(graph, lying, whole).regions(), graph, lying)
         twice = computed_twice(graph, regions) - lying
         if not twice:
             return regions
         lying |= twice
 
 
-def partition_bodies(graph: Graph) -> tuple[Region, ...]:
-    """Partition the bodies of a graph's control flow into regions; what is computed of scalars stays with XLA."""
+def partition_bodies(graph: Graph, whole: bool = False) -> tuple[Region, ...]:
+    """Partition the bodies of a graph's control flow into regions; `whole` as of `partition`."""
     regions: dict[Node, Region] = {}
     for node in graph.nodes():
         trips = int(node["length"]) if node.op == "scan" else 1
         for body in bodies_of(node):
-            for region in (*partition(body), *partition_bodies(body)):
-                if any(x.shape for x in (region.root, *region.reads)):
+            for region in (*partition(body, whole=whole), *partition_bodies(body, whole)):
+                if whole or any(x.shape for x in (region.root, *region.reads)):
                     known = regions.get(region.root)
                     more = 0 if known is None else known.runs
                     regions[region.root] = replace(known or region, runs=trips * region.runs + more)
@@ -87,6 +95,50 @@ def partition_whole(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region
     return tuple(region for region in regions.values() if not region.is_free)
 
 
+def partition_program(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]:
+    """Partition a program into the regions of a plan, or as `partition_whole` where something has no region."""
+    regions = {region.root: region for region in partition_bodies(graph, whole=True)}
+    regions |= {region.root: region for region in partition(graph, kept, whole=True)}
+    needed = tuple(region for region in regions.values() if not region.is_same_bytes)
+    return needed if is_covered(graph, needed) else partition_whole(graph, kept)
+
+
+def worthwhile(graph: Graph, regions: Iterable[Region]) -> tuple[Region, ...]:
+    """Return the regions that pay as kernels: without those that only a plan needs where they make none."""
+    given = tuple(regions)
+    if is_covered(graph, given):
+        return given
+    return tuple(region for region in given if not region.is_free and region.root.op not in UPDATES)
+
+
+def has_step(node: Node) -> bool:
+    """Whether plans have a step for a node with bodies."""
+    return node.op in STEPPED and not (node.op == "scan" and node["length"] == 0)
+
+
+def is_covered(graph: Graph, regions: Iterable[Region]) -> bool:
+    """Whether regions compute all of a graph and of its bodies, apart from values in memory and their reshapes."""
+    made = {region.root: region for region in regions}
+
+    def covered(outputs: Sequence[Node]) -> bool:
+        seen, stack = set[Node](), list(outputs)
+        while stack:
+            node = stack.pop()
+            if node in seen or node.op == "input" or repeated(node) is not None:
+                continue
+            seen.add(node)
+            if node in made:
+                stack += made[node].reads
+                continue
+            stack += node.inputs
+            stepped = has_step(node) and all(covered(body.outputs) for body in bodies_of(node))
+            if not (stepped or node.op == "result" or begins_at(node) is not None):
+                return False
+        return True
+
+    return covered(graph.outputs)
+
+
 def work(cost: Cost) -> float:
     """Return the number of operations, transcendental ones counted as several."""
     return cost.flops + _TRANSCENDENTAL * cost.transcendentals
@@ -95,7 +147,7 @@ def work(cost: Cost) -> float:
 def cost_of(region: Region) -> Cost:
     """Return the work and traffic of a region as one kernel that caches the rows it goes through."""
     if is_chained(region) or between_transforms(region.graph.outputs, region.graph.nodes()):
-        return joint_cost(region, [_price(r.graph) for r in _Partition(region.graph, frozenset()).regions()])
+        return joint_cost(region, [_price(r.graph) for r in _Partition(region.graph, frozenset(), False).regions()])
     return _price(region.graph)
 
 
@@ -109,8 +161,8 @@ class _Partition:
         works: the work of a region, where it is known.
     """
 
-    def __init__(self, graph: Graph, kept: Set[Node]) -> None:
-        self.graph, self.kept = graph, kept
+    def __init__(self, graph: Graph, kept: Set[Node], whole: bool) -> None:
+        self.graph, self.kept, self.whole = graph, kept, whole
         self.order = graph.nodes()
         self.users: dict[Node, list[Node]] = {n: [] for n in self.order}
         for node in self.order:
@@ -128,11 +180,12 @@ class _Partition:
         for node in reversed(self.order):
             if node.op in ("input", "literal"):
                 continue
-            if not is_inside(node):
+            if not (has_kernel(node) if self.whole else is_inside(node)):
                 self.homes[node] = {node}
                 continue
             readers = {home for user in self.users[node] for home in self.homes[user]}
-            if node in outputs or not readers or self._is_handed_over(node, readers):
+            lies = self.whole and needs_memory(node) and not readers <= self.members.keys()
+            if node in outputs or not readers or lies:
                 self._open(node)
             elif (view := self._is_view(node)) or self._joins(node, readers):
                 self.homes[node] = readers
@@ -142,10 +195,6 @@ class _Partition:
                         self.works.pop(root, None)
             else:
                 self._open(node)
-
-    def _is_handed_over(self, node: Node, readers: set[Node]) -> bool:
-        """Whether control flow reads a node whose elements must be moved for that."""
-        return any(map(bodies_of, readers)) and node not in self.generated and begins_at(node) is None
 
     def _open(self, node: Node) -> None:
         self.homes[node] = {node}
@@ -173,6 +222,8 @@ class _Partition:
         members = self.members.get(root)
         if members is None or len(members) >= _MOST_VALUES or self._is_below(root, node):
             return False
+        if node.op in UPDATES or root.op in UPDATES:
+            return False  # a copy of the operand, which nothing else may slow down
         if is_contraction(node) and not all(_follows(n) for n in members):
             return False
         family = lookup(node.op).family

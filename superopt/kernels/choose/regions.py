@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -11,13 +12,16 @@ from dataclasses import dataclass
 from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.ops.table import LINEAR, lookup
 from superopt.ir.program import replace
-from superopt.ir.scalar import SCALARS
+from superopt.ir.scalar import DTYPE, SCALARS
 from superopt.ir.text import print_graph
 from superopt.ir.types import TensorType
+from superopt.ir.views import begins_at
 from superopt.kernels.math.table import has_code
 
-DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
-APART = frozenset(("barrier", "dynamic_update_slice", "segment_sum")) | LINEAR  # with XLA, whatever they cost
+DTYPES = DTYPE.keys() - {"float16"}
+UPDATES = frozenset(("dynamic_update_slice",))
+"""Ops that XLA does in place and a kernel by a copy: kernels where a plan needs them."""
+APART = frozenset(("barrier", "segment_sum")) | UPDATES | LINEAR  # with XLA, whatever they cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,13 @@ class Region:
 
     @property
     def is_free(self) -> bool:
-        """Whether the region moves no data: reshapes of a value in memory, or of a constant."""
-        return all(n.op in ("reshape", "literal") or (bool(n.inputs) and n.inputs[0].shape == ()) for n in self.nodes)
+        """Whether the region moves next to no data: reshapes of a value in memory, or what is made of scalars alone."""
+        return all(n.op in ("reshape", "literal") or _is_of_scalars(n) for n in self.nodes)
+
+    @property
+    def is_same_bytes(self) -> bool:
+        """Whether the region has the bytes of the value that it reads, in their order."""
+        return all(n.op == "literal" or is_same_bytes(n) for n in self.nodes)
 
     def __str__(self) -> str:
         names = [n.op for n in self.nodes if lookup(n.op).family not in ("movement", "leaf")]
@@ -88,7 +97,7 @@ def region_of(root: Node, reads: Iterable[Node]) -> Region:
     """
     stop = set(reads)
     nodes = cone(root, stop)
-    strange = next((n for n in nodes if not is_inside(n)), None)
+    strange = next((n for n in nodes if not has_kernel(n)), None)
     if strange is not None:
         raise ValueError(f"no kernel computes {strange!r}")
     return Region(root, tuple(nodes), tuple(reads))
@@ -105,6 +114,22 @@ def boundary(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Return the values from outside that nodes read, literals apart, in order of first use."""
     inside = set(nodes)
     return tuple(dict.fromkeys(x for n in nodes for x in n.inputs if x not in inside and x.op != "literal"))
+
+
+def is_same_bytes(node: Node) -> bool:
+    """Whether a node has the bytes of its operand, in their order."""
+    return begins_at(node) == 0 and math.prod(node.shape) == math.prod(node.inputs[0].shape)
+
+
+def _is_of_scalars(node: Node) -> bool:
+    return bool(node.inputs) and all(x.shape == () for x in node.inputs)
+
+
+def has_kernel(node: Node) -> bool:
+    """Whether there is a kernel that computes the node: one of those inside, or an update, which copies its operand."""
+    if node.op not in UPDATES:
+        return is_inside(node)
+    return all(x.dtype in DTYPES and 0 not in x.shape for x in (node, *node.inputs))
 
 
 def is_inside(node: Node) -> bool:
