@@ -229,12 +229,12 @@ class _Order:
         self.known = {i: {i} for i, x in slots.items() if x.kind in _GIVEN}
         self.written, self.placed, self.targets, self.scratch = set[int](), set[int](), set[int](), set[int]()
         self.faults: list[str] = []
-        self.walk(steps, 1, "")
+        self.walk(steps, 0, "")
         missing = [x.at for i, x in slots.items() if x.kind == "output" and i not in self.known]
         self.faults += [f"output {at} is not written" for at in missing]
 
     def walk(self, steps: Sequence[_PlanStep], trips: int, around: str) -> None:
-        """Follow steps that run so often; 0: it is not known how often."""
+        """Follow steps; `trips`: of the loop around them, 0 where there is none or it has no number."""
         for number, step in enumerate(steps):
             name = f"step {around}{number}"
             if _kind(step) == "call":
