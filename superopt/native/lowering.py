@@ -130,7 +130,7 @@ def _source(node: Node) -> tuple[_Made, int]:
 
 
 @dataclass(slots=True)
-class _Values:
+class _Scoped:
     """The values of a graph: of the program, or of the body of a loop.
 
     Attributes:
@@ -168,13 +168,13 @@ class _Drafted:
         self.moving += 1
         return self._slot(MOVING, self.moving - 1, type)
 
-    def _view(self, values: _Values, of: int, type: TensorType, at: int, stride: int = 0) -> int:
+    def _view(self, values: _Scoped, of: int, type: TensorType, at: int, stride: int = 0) -> int:
         """Return a new slot that lies in another one."""
         slot = self._moving(type)
         values.steps.append(PlanView(slot, of, at, stride))
         return slot
 
-    def _place(self, values: _Values, node: Node) -> int:
+    def _place(self, values: _Scoped, node: Node) -> int:
         """Return the slot of a value; a literal, or a part of another value, gets one when it is first read."""
         (maker, number), offset = _source(node)
         if repeated(maker) is not None:
@@ -192,13 +192,13 @@ class _Drafted:
             self.literals.append(np.full(shape, repeated(node), DTYPE[node.dtype]))
         return self.constants[node]
 
-    def _result(self, values: _Values, made: _Made, type: TensorType) -> int:
+    def _result(self, values: _Scoped, made: _Made, type: TensorType) -> int:
         """Return the slot that the maker of a value writes."""
         slot = values.wanted.get(made)
         values.places[made] = self._slot(ARENA, 0, type) if slot is None else slot
         return values.places[made]
 
-    def run(self, values: _Values, graph: Graph) -> None:
+    def run(self, values: _Scoped, graph: Graph) -> None:
         """Add the steps of a graph."""
         for node in graph.nodes():
             if node.op == "opaque":
@@ -208,18 +208,18 @@ class _Drafted:
             elif node.op == "while":
                 self._while(values, node)
 
-    def _call(self, values: _Values, node: Node) -> None:
+    def _call(self, values: _Scoped, node: Node) -> None:
         kernel = self.kernels[_kernel_of(node)]
         reads = [self._place(values, x) for x in node.inputs]
         writes = [self._result(values, (node, number), type) for number, type in enumerate(node.types)]
         scratch = [self._slot(ARENA, 0, TensorType(b.shape, b.dtype)) for b in kernel.scratch]
         values.steps.append(PlanStep(kernel.digest, tuple(reads), tuple(writes), tuple(scratch)))
 
-    def _copy(self, values: _Values, node: Node, to: int) -> None:
+    def _copy(self, values: _Scoped, node: Node, to: int) -> None:
         values.steps.append(PlanStep(COPY, (self._place(values, node),), (to,)))
 
-    def _scan(self, values: _Values, node: Node) -> None:
-        body, inner, count = node["body"], _Values(), int(node["num_carry"])
+    def _scan(self, values: _Scoped, node: Node) -> None:
+        body, inner, count = node["body"], _Scoped(), int(node["num_carry"])
         fixed, carries, rows = LoopParts(node).given
         inner.places = {(x, 0): self._place(values, operand) for x, operand in fixed}
         for x, operand in rows:
@@ -233,13 +233,13 @@ class _Drafted:
                 late.append((row, slot))
         self._loop(values, inner, node, carries, late)
 
-    def _row(self, inner: _Values, stack: int, type: TensorType, loop: Node) -> int:
+    def _row(self, inner: _Scoped, stack: int, type: TensorType, loop: Node) -> int:
         """Return the slot of the row of a trip."""
         size, last = type_bytes(type), int(loop["length"]) - 1
         return self._view(inner, stack, type, last * size if loop["reverse"] else 0, -size if loop["reverse"] else size)
 
-    def _while(self, values: _Values, node: Node) -> None:
-        of_cond, inner = node["cond_nconsts"], _Values()
+    def _while(self, values: _Scoped, node: Node) -> None:
+        of_cond, inner = node["cond_nconsts"], _Scoped()
         end = of_cond + node["body_nconsts"]
         inputs = node["body"].inputs
         fixed = zip(inputs[: end - of_cond], node.inputs[of_cond:end], strict=True)
@@ -248,8 +248,8 @@ class _Drafted:
 
     def _loop(
         self,
-        values: _Values,
-        inner: _Values,
+        values: _Scoped,
+        inner: _Scoped,
         node: Node,
         carries: Sequence[tuple[Node, Node]],
         late: list[tuple[Node, int]],
@@ -264,7 +264,7 @@ class _Drafted:
             late: results of a trip that no step writes where they belong, and their slots.
         """
         body, trips = node["body"], int(node["length"]) if node.op == "scan" else 0
-        order = _Order(body)
+        order = _BodyOrder(body)
         for value, _ in late:
             order.copied(value)
         rows, written = dict(inner.wanted), dict[int, int]()
@@ -297,7 +297,7 @@ class _Drafted:
         self.run(inner, body)
         for value, slot in late:
             self._copy(inner, value, slot)
-        before, goes_on = _Values(), 0
+        before, goes_on = _Scoped(), 0
         if node.op == "while":
             goes_on = self._condition(values, before, node, [inner.places[x, 0] for x, _ in carries])
         steps, first = (tuple(inner.steps), tuple(before.steps))
@@ -308,7 +308,7 @@ class _Drafted:
                 values.steps.append(PlanStep(COPY, (place,), (wanted,)))
                 values.places[node, i] = wanted
 
-    def _condition(self, values: _Values, before: _Values, node: Node, carried: Sequence[int]) -> int:
+    def _condition(self, values: _Scoped, before: _Scoped, node: Node, carried: Sequence[int]) -> int:
         """Add the steps of the condition of a loop, and return the slot of its result."""
         cond, count = node["cond"], node["cond_nconsts"]
         fixed = [self._place(values, operand) for operand in node.inputs[:count]]
@@ -318,7 +318,7 @@ class _Drafted:
 
     def lowered(self) -> Lowered:
         """Return the plan with offsets in the arena."""
-        program, values = self.program, _Values()
+        program, values = self.program, _Scoped()
         for kind, nodes in ((WEIGHT, program.prepared_inputs), (ARGUMENT, program.live_inputs)):
             for at, node in enumerate(nodes):
                 values.places[node, 0] = self._slot(kind, at, node.type)
@@ -346,7 +346,7 @@ def _is_written_here(node: Node) -> bool:
     return maker.op in ("opaque", *STEPPED) and not offset and type_bytes(node.type) == type_bytes(maker.types[number])
 
 
-class _Order:
+class _BodyOrder:
     """The steps of a body and the copies behind them, in their order, and what they read of its inputs."""
 
     def __init__(self, body: Graph) -> None:

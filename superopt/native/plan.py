@@ -13,7 +13,7 @@ one writes in turn to two slots.  The text form has a line a step:
     arena[0:1024] f32[8,32] = 9f3c2a71(argument0, weight0)
     output0 f32[8,32] = 77b01c2e(arena[0:1024], argument1) in arena[1024:2048]
     8 trips, moving0 = argument1 then moving1:
-        moving1 f32[32] = 128 bytes of output1 from 0 by 128
+        moving1 f32[32] = 128 bytes of output2 from 0 by 128
         moving1 f32[32] = 77b01c2e(moving0, weight0)
 """
 

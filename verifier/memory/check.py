@@ -67,7 +67,7 @@ def faults(plan: Any, buffers: KernelBuffers) -> list[str]:
     return [
         *_of_slots(slots, plan["arena_bytes"]),
         *(x for step in _every(steps) if _kind(step) == "call" for x in _of_kernel(step, slots, buffers)),
-        *_Order(slots, steps).faults,
+        *_WriteOrder(slots, steps).faults,
         *_of_overlaps(slots, steps),
     ]
 
@@ -211,7 +211,7 @@ def _below(slot: int, meant: Mapping[int, tuple[int, ...]]) -> set[int]:
     return seen
 
 
-class _Order:
+class _WriteOrder:
     """The steps followed once, each loop in a state that holds at the beginning of all of its trips.
 
     A token stands for bytes: a slot for its own, `~slot` for those that a carry has in a trip which writes elsewhere.

@@ -13,7 +13,7 @@ computed by one region (`superopt.kernels.choose.bitwise_consistency`).  Ops wit
 opaque operations) belong to no region and stay with XLA.
 
 What is made of scalars alone, views that only XLA reads, and updates stay with XLA as well: a call of a kernel costs
-more there than they do.  Where nothing else is left to XLA they are regions, and the program is a plan.
+more there than they do.  Where nothing else is left to XLA they are regions, and the program is a plan with its loops.
 """
 
 from __future__ import annotations
