@@ -9,9 +9,13 @@ stacks where they lie.  A carry is a moving slot too.  In the first trip it is t
 trip before has written, and behind the loop the last of these.  A body that still reads a carry when it writes the next
 one writes in turn to two slots.  The text form has a line a step:
 
-    2 arguments, 1 weight, 2 outputs, arena of 2,048 bytes
+    2 arguments, 1 weight, 3 outputs, arena of 2,048 bytes
     arena[0:1024] f32[8,32] = 9f3c2a71(argument0, weight0)
     output0 f32[8,32] = 77b01c2e(arena[0:1024], argument1) in arena[1024:2048]
+    output1 f32[8,32] = copy(argument0)
+
+Below is a loop.  It reads a carry, and writes it as a row of a result:
+
     8 trips, moving0 = argument1 then moving1:
         moving1 f32[32] = 128 bytes of output2 from 0 by 128
         moving1 f32[32] = 77b01c2e(moving0, weight0)
