@@ -3,7 +3,8 @@
 Such a region is an opaque operation: the mixed program has opaque nodes in place of the chosen regions, and XLA builds
 it like any other.  So a call is one jitted function without Python between kernels, and everything that holds for
 programs of the XLA backend (64-bit types, prepared tensors, options of the compiler) holds here.  Where nothing is left
-to XLA, several kernels are steps of one operation, without XLA between them (`superopt.native`).
+to XLA, several kernels and the loops around them are steps of one operation, without XLA between them
+(`superopt.native`).
 
 The packing of frozen operands moves into the prepare part and is done once, by kernels of its own.  Under `vmap` a
 kernel that packs nothing is computed by XLA, batch and all; any other kernel runs once for each element.  Kernels have

@@ -5,8 +5,11 @@ arena, runs the steps one after the other with the threads of the team, and give
 call to call, `KEPT` at most, so that calls of several threads do not wait for each other.  Where memory is short a call
 waits for an arena of another.
 
-All steps are data of the module: for each the description of its kernel (null for a copy), where its places begin,
-their number, and the bytes of a copy.  A place is the number of a pointer, or the complement of an offset in the arena.
+All steps are data of the module, a row each: the kind, the description of a kernel, where its numbers begin, how many
+they are, and the bytes of a copy.  The numbers of a call or a copy are its slots.  Those of a view are two slots, the
+offset and the stride.  Those of a loop are the trips, the rows of its condition and its body, and which slots are set
+to which before the first trip and behind each.  A call of the program keeps the address of every slot; views and loops
+change those of moving ones.
 """
 
 from __future__ import annotations
@@ -32,14 +35,28 @@ from superopt.machine.facts import usable_cores
 from superopt.machine.jitting import enabled_x64
 from superopt.machine.shared import Unique
 from superopt.native.lowering import Lowered, buffers_of
-from superopt.native.plan import ARENA, ARGUMENT, COPY, OUTPUT, WEIGHT, NativePlan, PlanSlot
+from superopt.native.plan import (
+    ARENA,
+    ARGUMENT,
+    COPY,
+    OUTPUT,
+    WEIGHT,
+    AnyStep,
+    NativePlan,
+    PlanLoop,
+    PlanSlot,
+    PlanStep,
+    PlanView,
+)
 from superopt.native.planner import ALIGNED_BYTES
 from verifier.memory.check import faults
 
 KEPT = 8  # arenas kept for further calls
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)
-_ROW = "{ ptr, i64, i64, i64 }"
-_ROW_BYTES = 32
+_ROW = "{ ptr, i64, i64, i64, i64 }"
+_ROW_BYTES = 40
+_CALLS, _COPIES, _VIEWS, _LOOPS = range(4)  # kinds of rows
+_LOOP_FIELDS = ("trips", "goes_on", "condition", "conditions", "body", "steps", "begins", "ends")
 _WIDE = ("float64", "int64", "uint64")
 
 
@@ -176,19 +193,33 @@ def _address(x: np.ndarray) -> int:
 
 
 def _code(lowered: Lowered, threads: int) -> Code:
-    """Return the code of a program: its steps as data, and the function that walks them."""
+    """Return the code of a program: its steps as data, and the functions that walk them."""
     plan, module = lowered.plan, Module()
     pointers = [
         Buffer(f"{kind}{slot.at}", tuple(map(int, slot.type.shape)), slot.type.dtype, scope)  # pyright: ignore[reportArgumentType] (concrete)
         for kind, scope in ((WEIGHT, "frozen"), (ARGUMENT, "input"), (OUTPUT, "output"))
         for slot in plan.of_kind(kind)
     ]
-    _emit_table(module, plan, [b.name for b in pointers])
+    table = _StepTable(plan)
+    main = table.add(plan.steps)
+    table.emit(module)
     _emit_arenas(module, plan.arena_bytes)
-    _emit_walk(module, plan, threads)
+    _emit_walk(module, max([len(step.slots) for step in plan.every_step()], default=1), threads)
+    _emit_loop(module)
+    number = {b.name: i for i, b in enumerate(pointers)}
+    places = [~slot.at if slot.kind == ARENA else number.get(f"{slot.kind}{slot.at}", 0) for slot in plan.slots]
+    module.constant("native.places", f"[{len(places)} x i64]", f"[{', '.join([f'i64 {x}' for x in places])}]")
     f = module.function("native.run", [("ptr", "bufs"), ("i64", "task")], internal=False)
-    arena = f.call("ptr", "native.take")
-    f.effect(f"call void @native.walk(ptr %bufs, ptr {arena})")
+    arena, frame = f.call("ptr", "native.take"), f.alloca(len(places) + table.hidden, 16, "ptr")
+
+    def place(j: Value, _: list[Value]) -> None:
+        at = f.load("i64", f.element("@native.places", j, "i64"))
+        given = f.load("ptr", f.element("%bufs", f.maximum(at, 0), "ptr"))
+        inside = f.element(arena, f.value(f"xor i64 {at}, -1"), "i8")
+        f.store("ptr", f.value(f"select i1 {f.less(at, 0)}, ptr {inside}, ptr {given}"), f.element(frame, j, "ptr"))
+
+    f.for_(0, len(places), 1, place)
+    _walk(f, frame, *main, 0)
     f.effect(f"call void @native.give(ptr {arena})")
     f.ret()
     imports = {_symbol(digest): kernel.address("kernel") for digest, kernel in lowered.kernels.items()}
@@ -199,51 +230,156 @@ def _symbol(digest: str) -> str:
     return f"native.kernel.{digest}"
 
 
-def _emit_table(module: Module, plan: NativePlan, pointers: Sequence[str]) -> None:
-    """Write the rows of the steps, and the places of all of them one after the other."""
-    number = {name: i for i, name in enumerate(pointers)}
-    places: list[int] = []
-    rows: list[str] = []
-    for step in plan.steps:
-        kernel = "null" if step.kernel == COPY else f"@{_symbol(step.kernel)}"
-        if step.kernel != COPY:
-            module.declare(f"{kernel} = external global i8")
-        size = plan.slots[step.reads[0]].size_bytes if step.kernel == COPY else 0
-        rows.append(f"{_ROW} {{ ptr {kernel}, i64 {len(places)}, i64 {len(step.slots)}, i64 {size} }}")
-        slots = [plan.slots[i] for i in step.slots]
-        places += [~slot.at if slot.kind == ARENA else number[f"{slot.kind}{slot.at}"] for slot in slots]
-    module.constant("native.table", f"[{len(rows)} x {_ROW}]", f"[{', '.join(rows)}]")
-    module.constant("native.places", f"[{len(places)} x i64]", f"[{', '.join([f'i64 {x}' for x in places])}]")
+class _StepTable:
+    """Rows of steps and their numbers; rows of a body stand together, behind those of the loops in it.
+
+    Attributes:
+        hidden: slots behind those of the plan: the other one of two that a carry takes by turns.
+    """
+
+    def __init__(self, plan: NativePlan) -> None:
+        self.plan, self.hidden = plan, 0
+        self.rows: list[str] = []
+        self.numbers: list[int] = []
+        self.kernels: dict[str, None] = {}
+
+    def add(self, steps: Sequence[AnyStep]) -> tuple[int, int]:
+        """Add steps, and return the first of their rows and the number of these."""
+        rows = [self._row(step) for step in steps]
+        self.rows += rows
+        return len(self.rows) - len(rows), len(rows)
+
+    def _row(self, step: AnyStep) -> str:
+        match step:
+            case PlanStep():
+                size = self.plan.slots[step.reads[0]].size_bytes if step.kernel == COPY else 0
+                if step.kernel == COPY:
+                    return self._filled("null", _COPIES, step.slots, size)
+                self.kernels[step.kernel] = None
+                return self._filled(f"@{_symbol(step.kernel)}", _CALLS, step.slots)
+            case PlanView():
+                return self._filled("null", _VIEWS, (step.slot, step.of, step.at, step.stride))
+            case PlanLoop():
+                return self._filled("null", _LOOPS, self._loop(step))
+
+    def _loop(self, loop: PlanLoop) -> list[int]:
+        begins: list[int] = []
+        ends: list[int] = []
+        for c in loop.carries:
+            begins += [c.slot, c.first]
+            ends += [c.slot, c.next]
+            if c.turns:
+                other = len(self.plan.slots) + self.hidden
+                self.hidden += 1
+                begins += [c.next, c.turns[0], other, c.turns[1]]
+                ends += [c.next, other, other, c.slot]
+        rows = (*self.add(loop.condition), *self.add(loop.steps))
+        return [loop.trips, loop.goes_on, *rows, len(begins) // 2, len(ends) // 2, *begins, *ends]
+
+    def _filled(self, kernel: str, kind: int, numbers: Sequence[int], size: int = 0) -> str:
+        first = len(self.numbers)
+        self.numbers += numbers
+        return f"{_ROW} {{ ptr {kernel}, i64 {kind}, i64 {first}, i64 {len(numbers)}, i64 {size} }}"
+
+    def emit(self, module: Module) -> None:
+        """Write the rows and the numbers."""
+        for digest in self.kernels:
+            module.declare(f"@{_symbol(digest)} = external global i8")
+        module.constant("native.table", f"[{len(self.rows)} x {_ROW}]", f"[{', '.join(self.rows)}]")
+        numbers = ", ".join([f"i64 {x}" for x in self.numbers])
+        module.constant("native.numbers", f"[{len(self.numbers)} x i64]", f"[{numbers}]")
 
 
-def _emit_walk(module: Module, plan: NativePlan, threads: int) -> None:
-    """Write `void native.walk(ptr bufs, ptr arena)`: all steps, one after the other."""
+def _emit_walk(module: Module, most: int, threads: int) -> None:
+    """Write `void native.walk(ptr frame, i64 begin, i64 count, i64 trip)`: so many steps, one after the other."""
     module.declare("declare void @runtime.region(ptr, ptr, i64)")
     module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    f = module.function("native.walk", [("ptr", "bufs"), ("ptr", "arena")])
-    passed = f.alloca(max([len(step.slots) for step in plan.steps], default=1), 16, "ptr")
+    f = module.function("native.walk", [("ptr", "frame"), ("i64", "begin"), ("i64", "count"), ("i64", "trip")])
+    passed = f.alloca(most, 16, "ptr")
 
     def run(number: Value, _: list[Value]) -> None:
-        row = f.element("@native.table", f.mul(number, _ROW_BYTES), "i8")
+        row = f.element("@native.table", f.mul(f.add("%begin", number), _ROW_BYTES), "i8")
         kernel = f.load("ptr", row)
-        first, count, size = [f.load("i64", f.element(row, offset, "i8")) for offset in (8, 16, 24)]
+        kind, first, count, size = [f.load("i64", f.element(row, offset, "i8")) for offset in (8, 16, 24, 32)]
+        numbers = f.element("@native.numbers", first, "i64")
 
-        def place(j: Value, _: list[Value]) -> None:
-            at = f.load("i64", f.element("@native.places", f.add(first, j), "i64"))
-            inside = f.less(at, 0)
-            given = f.load("ptr", f.element("%bufs", f.maximum(at, 0), "ptr"))
-            moved = f.element("%arena", f.value(f"xor i64 {at}, -1"), "i8")
-            f.store("ptr", f.value(f"select i1 {inside}, ptr {moved}, ptr {given}"), f.element(passed, j, "ptr"))
+        def call() -> None:
+            f.for_(0, count, 1, lambda j, _: f.store("ptr", _slot(f, numbers, j), f.element(passed, j, "ptr")))
+            f.effect(f"call void @runtime.region(ptr {kernel}, ptr {passed}, i64 {threads})")
 
         def copy() -> None:
-            source, target = f.load("ptr", passed), f.load("ptr", f.element(passed, 1, "ptr"))
+            source, target = _slot(f, numbers, 0), _slot(f, numbers, 1)
             f.effect(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
 
-        f.for_(0, count, 1, place)
-        called = f.value(f"icmp ne ptr {kernel}, null")
-        f.if_(called, lambda: f.effect(f"call void @runtime.region(ptr {kernel}, ptr {passed}, i64 {threads})"), copy)
+        def view() -> None:
+            at, stride = [f.load("i64", f.element(numbers, j, "i64")) for j in (2, 3)]
+            moved = f.element(_slot(f, numbers, 1), f.add(at, f.mul(stride, "%trip")), "i8")
+            f.store("ptr", moved, _held(f, numbers, 0))
 
-    f.for_(0, len(plan.steps), 1, run)
+        def loop() -> None:
+            f.effect(f"call void @native.loop(ptr %frame, ptr {numbers})")
+
+        def others() -> None:
+            _by_kind(f, kind, _COPIES, copy, lambda: _by_kind(f, kind, _VIEWS, view, loop))
+
+        _by_kind(f, kind, _CALLS, call, others)
+
+    f.for_(0, "%count", 1, run)
+    f.ret()
+
+
+def _walk(f: Function, frame: str, begin: Value, count: Value, trip: Value) -> None:
+    f.effect(f"call void @native.walk(ptr {frame}, i64 {begin}, i64 {count}, i64 {trip})")
+
+
+def _by_kind(f: Function, kind: Value, wanted: int, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    f.if_(f.value(f"icmp eq i64 {kind}, {wanted}"), then, otherwise)
+
+
+def _held(f: Function, numbers: Value, j: Value) -> str:
+    """Return where the address of a slot is kept, which the j-th number is."""
+    return f.element("%frame", f.load("i64", f.element(numbers, j, "i64")), "ptr")
+
+
+def _slot(f: Function, numbers: Value, j: Value) -> str:
+    """Return the address of a slot, which the j-th number is."""
+    return f.load("ptr", _held(f, numbers, j))
+
+
+def _emit_loop(module: Module) -> None:
+    """Write `void native.loop(ptr frame, ptr numbers)`: a loop, whose trips end by their number or by a condition."""
+    f = module.function("native.loop", [("ptr", "frame"), ("ptr", "numbers")])
+    field = {name: f.load("i64", f.element("%numbers", j, "i64")) for j, name in enumerate(_LOOP_FIELDS)}
+    begins = f.element("%numbers", len(_LOOP_FIELDS), "i64")
+    ends = f.element(begins, f.mul(field["begins"], 2), "i64")
+    done, check, trip, out = f.alloca(1, 8, "i64"), f.label("check"), f.label("trip"), f.label("out")
+    counted = f.less(0, field["trips"])
+
+    def become(pairs: Value, count: Value) -> None:
+        def one(j: Value, _: list[Value]) -> None:
+            pair = f.element(pairs, f.mul(j, 2), "i64")
+            f.store("ptr", _slot(f, pair, 1), _held(f, pair, 0))
+
+        f.for_(0, count, 1, one)
+
+    def asked(number: Value) -> list[Value]:
+        _walk(f, "%frame", field["condition"], field["conditions"], number)
+        told = f.load("i8", f.load("ptr", f.element("%frame", field["goes_on"], "ptr")))
+        return [f.value(f"icmp ne i8 {told}, 0")]
+
+    become(begins, field["begins"])
+    f.store("i64", 0, done)
+    f.effect(f"br label %{check}")
+    f.open(check)
+    number = f.load("i64", done)
+    more = f.if_(counted, lambda: [f.less(number, field["trips"])], lambda: asked(number), ["i1"])[0]
+    f.effect(f"br i1 {more}, label %{trip}, label %{out}")
+    f.open(trip)
+    _walk(f, "%frame", field["body"], field["steps"], number)
+    become(ends, field["ends"])
+    f.store("i64", f.add(number, 1), done)
+    f.effect(f"br label %{check}")
+    f.open(out)
     f.ret()
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from superopt.kernels.llvm.cpu import supported
 from superopt.native.lowering import buffers_of
-from tests.support.native_programs import case
+from tests.support.native_programs import LOOPS, case
 from verifier.memory.check import KernelBuffers, faults
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
-PLANS = ("convolutions and concat", "attention", "depthwise", "mlp", "passed on")
+PLANS = ("convolutions and concat", "attention", "depthwise", "mlp", "passed on", *LOOPS)
 MUTANTS = 120  # of each plan
 PlanData = dict[str, Any]
 
@@ -34,34 +34,100 @@ class OutsideError(Exception):
     """A slot is not within the arena, or a given one is written."""
 
 
-def results(plan: PlanData, apart: bool = False) -> list[bytes]:
-    """The bytes of the outputs; `apart`: every slot has memory of its own."""
-    arena = bytearray(hashlib.shake_128(b"arena").digest(plan["arena_bytes"]))
-    own: dict[Any, bytearray] = {}
+Place = tuple[Any, int]
+"""Some memory, and an offset in it."""
 
-    def held(number: int) -> memoryview:
-        slot = plan["slots"][number]
-        if slot["kind"] != "arena" or apart:
-            key = (slot["kind"], slot["at"]) if slot["kind"] != "arena" else number
-            start = hashlib.shake_128(repr(key).encode()).digest(slot["bytes"])
-            return memoryview(own.setdefault(key, bytearray(start)))[: slot["bytes"]]
-        if slot["at"] + slot["bytes"] > len(arena):
+
+class Walked:
+    """A plan that has run; `apart`: every slot that does not move has memory of its own."""
+
+    def __init__(self, plan: PlanData, apart: bool = False) -> None:
+        self.plan, self.calls = plan, 0
+        arena = bytearray(hashlib.shake_128(b"arena").digest(plan["arena_bytes"]))
+        self.places: dict[int, Place] = {}
+        for i, slot in enumerate(plan["slots"]):
+            if slot["kind"] == "arena" and not apart:
+                self.places[i] = (arena, slot["at"])
+            elif slot["kind"] != "moving":
+                key = i if slot["kind"] == "arena" else (slot["kind"], slot["at"])
+                self.places[i] = (bytearray(hashlib.shake_128(repr(key).encode()).digest(slot["bytes"])), 0)
+        self.walk(plan["steps"], 0)
+
+    def held(self, slot: int) -> memoryview:
+        if slot not in self.places:
             raise OutsideError
-        return memoryview(arena)[slot["at"] : slot["at"] + slot["bytes"]]
+        memory, at = self.places[slot]
+        size = self.plan["slots"][slot]["bytes"]
+        if at < 0 or at + size > len(memory):
+            raise OutsideError
+        return memoryview(memory)[at : at + size]
 
-    for step in plan["steps"]:
+    def walk(self, steps: list[Any], trip: int) -> None:
+        for step in steps:
+            if "kernel" in step:
+                self.call(step)
+            elif "view" in step:
+                memory, at = self.places[step["of"]]
+                self.places[step["view"]] = (memory, at + step["at"] + trip * step["stride"])
+            else:
+                self.loop(step)
+
+    def loop(self, step: PlanData) -> None:
+        places, trip = self.places, 0
+        for c in step["carries"]:
+            places[c["slot"]] = places[c["first"]]
+            if c["turns"]:
+                places[c["next"]] = places[c["turns"][0]]
+        while self.goes_on(step, trip):
+            self.walk(step["steps"], trip)
+            trip += 1
+            for c in step["carries"]:
+                places[c["slot"]] = places[c["next"]]
+                if c["turns"]:
+                    places[c["next"]] = places[c["turns"][trip % 2]]
+
+    def goes_on(self, step: PlanData, trip: int) -> bool:
+        """Whether there is a trip; a condition holds for one that no slot knows, but the steps before it."""
+        self.walk(step["condition"], trip)
+        return trip < (step["trips"] or 1 + self.held(step["goes_on"])[0] % 4)
+
+    def call(self, step: PlanData) -> None:
+        self.calls += 1
         fresh = [*step["writes"], *step["scratch"]]
-        if any(plan["slots"][i]["kind"] in ("argument", "weight") for i in fresh):
+        if any(self.plan["slots"][i]["kind"] in ("argument", "weight") for i in fresh) or self.calls > 10_000:
             raise OutsideError
         for i in fresh:  # a kernel may write all of its buffers before it reads the last operand
-            held(i)[:] = hashlib.shake_128(f"begun {i}".encode()).digest(plan["slots"][i]["bytes"])
-        read = b"".join([bytes(held(i)) for i in step["reads"]])
+            self.held(i)[:] = hashlib.shake_128(f"begun {i}".encode()).digest(self.plan["slots"][i]["bytes"])
+        read = b"".join([bytes(self.held(i)) for i in step["reads"]])
         for position, i in enumerate(step["writes"]):
             seed = read if step["kernel"] == "copy" else f"{step['kernel']} {position}".encode() + read
-            size = plan["slots"][i]["bytes"]
-            held(i)[:] = seed if step["kernel"] == "copy" else hashlib.shake_128(seed).digest(size)
+            size = self.plan["slots"][i]["bytes"]
+            self.held(i)[:] = seed if step["kernel"] == "copy" else hashlib.shake_128(seed).digest(size)
+
+
+def results(plan: PlanData, apart: bool = False) -> list[bytes]:
+    """The bytes of the outputs."""
+    walked = Walked(plan, apart)
     outputs = sorted([s["at"], i] for i, s in enumerate(plan["slots"]) if s["kind"] == "output")
-    return [bytes(held(i)) for _, i in outputs]
+    return [bytes(walked.held(i)) for _, i in outputs]
+
+
+def loops_of(plan: PlanData) -> list[PlanData]:
+    """The loops of a plan, each before those in it."""
+    loops = [step for step in plan["steps"] if "trips" in step]
+    for loop in loops:  # grows while it is walked
+        loops += [step for step in (*loop["condition"], *loop["steps"]) if "trips" in step]
+    return loops
+
+
+def lists_of(plan: PlanData) -> list[list[Any]]:
+    """The lists of steps of a plan and of its loops."""
+    return [plan["steps"], *[steps for loop in loops_of(plan) for steps in (loop["steps"], loop["condition"])]]
+
+
+def calls_of(plan: PlanData) -> list[PlanData]:
+    """The calls and copies of a plan."""
+    return [step for steps in lists_of(plan) for step in steps if "kernel" in step]
 
 
 # ---- faults
@@ -69,6 +135,11 @@ def results(plan: PlanData, apart: bool = False) -> list[bytes]:
 
 def _arena(plan: PlanData) -> list[PlanData]:
     return [slot for slot in plan["slots"] if slot["kind"] == "arena"]
+
+
+def _some(plan: PlanData, rng: random.Random) -> list[Any]:
+    """Steps of a plan or of a loop in it, which are not empty."""
+    return rng.choice([steps for steps in lists_of(plan) if steps])
 
 
 def _swap_offsets(plan: PlanData, rng: random.Random) -> None:
@@ -86,21 +157,26 @@ def _put(plan: PlanData, rng: random.Random) -> None:
 
 
 def _drop(plan: PlanData, rng: random.Random) -> None:
-    plan["steps"].pop(rng.randrange(len(plan["steps"])))
+    steps = _some(plan, rng)
+    steps.pop(rng.randrange(len(steps)))
 
 
 def _exchange(plan: PlanData, rng: random.Random) -> None:
-    steps, i, j = plan["steps"], rng.randrange(len(plan["steps"])), rng.randrange(len(plan["steps"]))
+    steps = _some(plan, rng)
+    i, j = rng.randrange(len(steps)), rng.randrange(len(steps))
     steps[i], steps[j] = steps[j], steps[i]
 
 
 def _move(plan: PlanData, rng: random.Random) -> None:
-    step = plan["steps"].pop(rng.randrange(len(plan["steps"])))
-    plan["steps"].insert(rng.randrange(len(plan["steps"]) + 1), step)
+    steps, others = _some(plan, rng), rng.choice(lists_of(plan))
+    number = rng.randrange(len(steps))
+    if "view" not in steps[number]:  # with the trips of another loop it is another row
+        others.insert(rng.randrange(len(others) + 1), steps.pop(number))
 
 
 def _repeat(plan: PlanData, rng: random.Random) -> None:
-    plan["steps"].insert(rng.randrange(len(plan["steps"]) + 1), copy.deepcopy(rng.choice(plan["steps"])))
+    steps = _some(plan, rng)
+    steps.insert(rng.randrange(len(steps) + 1), copy.deepcopy(rng.choice(steps)))
 
 
 def _shrink(plan: PlanData, rng: random.Random) -> None:
@@ -108,14 +184,50 @@ def _shrink(plan: PlanData, rng: random.Random) -> None:
 
 
 def _write_elsewhere(plan: PlanData, rng: random.Random) -> None:
-    step = rng.choice(plan["steps"])
+    step = rng.choice(calls_of(plan))
     part = rng.choice([p for p in ("writes", "scratch") if step[p]])
     step[part][rng.randrange(len(step[part]))] = rng.randrange(len(plan["slots"]))
 
 
+def _turns(plan: PlanData) -> list[PlanData]:
+    return [c for loop in loops_of(plan) for c in loop["carries"] if c["turns"]]
+
+
+def _other_turn(plan: PlanData, rng: random.Random) -> None:
+    """A carry takes its turns in another order, or with another slot."""
+    if turns := _turns(plan):
+        carry = rng.choice(turns)
+        carry["turns"].reverse()
+        if rng.random() < 0.5:
+            carry["turns"][rng.randrange(2)] = rng.randrange(len(plan["slots"]))
+
+
+def _in_place(plan: PlanData, rng: random.Random) -> None:
+    """A carry has one slot in place of two."""
+    if turns := _turns(plan):
+        carry = rng.choice(turns)
+        one, moving = rng.choice(carry["turns"]), carry["next"]
+        carry.update(next=one, turns=[])
+        for step in calls_of(plan):
+            for part in ("reads", "writes"):
+                step[part] = [one if i == moving else i for i in step[part]]
+
+
+def _hand_on_elsewhere(plan: PlanData, rng: random.Random) -> None:
+    """A carry reads rows that nothing writes, before the first or behind the last of its stack."""
+    views = [step for steps in lists_of(plan) for step in steps if "view" in step and step["stride"]]
+    if views:
+        view = rng.choice(views)
+        view["at"] += rng.choice((-1, 1)) * rng.choice((1, view["stride"], 64))
+
+
 MUTATIONS: list[Callable[[PlanData, random.Random], None]] = [
     _swap_offsets, _shift, _put, _drop, _exchange, _move, _repeat, _shrink, _write_elsewhere,
+    _other_turn, _in_place, _hand_on_elsewhere,
 ]  # fmt: skip
+
+
+OF_LOOPS = (_other_turn, _in_place, _hand_on_elsewhere)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -131,6 +243,7 @@ def test_mutants_are_refused_or_harmless() -> None:
         plan, buffers = plan_of(name)
         want = results(plan, apart=True)
         usable = [m for m in MUTATIONS if plan["arena_bytes"] or m not in (_swap_offsets, _shift, _put, _shrink)]
+        usable = [m for m in usable if loops_of(plan) or m not in OF_LOOPS]
         for number in range(MUTANTS):
             mutant = copy.deepcopy(plan)
             mutate = usable[number % len(usable)]
@@ -147,16 +260,15 @@ def test_mutants_are_refused_or_harmless() -> None:
 def test_harmful_mutants_are_there_to_be_refused() -> None:
     """Every kind of mutation gives programs with other results, so that the test above could fail."""
     rng = random.Random(1)
-    plan, _ = plan_of("attention")
-    want = results(plan, apart=True)
     for mutate in MUTATIONS:
-        harmful = 0
+        plan, _ = plan_of("handed on" if mutate in OF_LOOPS else "attention")
+        want, harmful = results(plan, apart=True), 0
         for _ in range(60):
             mutant = copy.deepcopy(plan)
             mutate(mutant, rng)
             try:
                 harmful += results(mutant) != want
-            except OutsideError:
+            except (OutsideError, KeyError):  # or a slot that has no place
                 harmful += 1
         assert harmful or mutate is _repeat, mutate.__name__
 
@@ -215,6 +327,91 @@ def test_a_copy_between_different_sizes() -> None:
     step = next(s for s in plan["steps"] if s["kernel"] == "copy")
     step["reads"] = [next(i for i, s in enumerate(plan["slots"]) if s["bytes"] == 4)]
     assert any("different sizes" in line for line in faults(plan, buffers))
+
+
+def _view(plan: PlanData, kind: str) -> PlanData:
+    """The first view of a loop that moves, of a slot of this kind."""
+    views = [step for loop in loops_of(plan) for step in loop["steps"] if "view" in step and step["stride"]]
+    return next(view for view in views if plan["slots"][view["of"]]["kind"] == kind)
+
+
+def _carry(plan: PlanData, loop: int = 0, carry: int = 0) -> PlanData:
+    return loops_of(plan)[loop]["carries"][carry]
+
+
+def _share(plan: PlanData) -> None:
+    """What is written late in a trip lies where the steps before it read, in the next trip."""
+    read = _carry(plan, 0, 1)["first"]
+    fresh = loops_of(plan)[0]["goes_on"]
+    plan["slots"][fresh]["at"] = plan["slots"][read]["at"]
+
+
+PLANTED_IN_LOOPS: dict[str, tuple[str, Callable[[PlanData], Any], str]] = {
+    "written before its last read": ("handed on", lambda p: _in_place(p, random.Random(0)), "which is not written"),
+    "written where it is read": ("until", lambda p: _in_place(p, random.Random(0)), "over slot"),
+    "two turns in one place": (
+        "handed on", lambda p: _carry(p).update(turns=[_carry(p)["turns"][0]] * 2), "which something else writes",
+    ),
+    "a turn in an argument": (
+        "handed on", lambda p: _carry(p).update(turns=[_slot(p, "argument"), _carry(p)["turns"][0]]), "which is given",
+    ),
+    "the result of another turn": ("recurrent", lambda p: _carry(p, 0, 1)["turns"].reverse(), "is not written"),
+    "a trip more": ("recurrent", lambda p: loops_of(p)[0].update(trips=12), "outside of slot"),
+    "a trip less": ("recurrent", lambda p: loops_of(p)[0].update(trips=10), "which is not written"),
+    "no trip": ("recurrent", lambda p: loops_of(p)[0].update(trips=0), "trips and a condition, or none"),
+    "both ends": ("until", lambda p: loops_of(p)[0].update(trips=3), "trips and a condition, or none"),
+    "rows before the stack": ("nested", lambda p: _view(p, "argument").update(at=-160), "outside of slot"),
+    "rows between elements": ("nested", lambda p: _view(p, "argument").update(at=1, stride=159), "between elements"),
+    "rows written over each other": ("nested", lambda p: _view(p, "output").update(stride=0), "which is not written"),
+    "rows of numberless trips": (
+        "until", lambda p: loops_of(p)[0]["steps"].insert(0, _view(p, "argument")), "outside of slot",
+    ),
+    "rows left out": ("nested", lambda p: loops_of(p)[1]["steps"].pop(), "does not write all"),
+    "rows of no loop": (
+        "recurrent", lambda p: p["steps"].insert(1, loops_of(p)[0]["steps"].pop(0)), "outside of slot",
+    ),
+    "moved twice": ("nested", lambda p: p["steps"].append(_view(p, "argument")), "which has a place"),
+    "a weight moved": ("nested", lambda p: _view(p, "argument").update(view=_slot(p, "weight")), "which has a place"),
+    "nothing handed on": ("nested", lambda p: _carry(p, 1).update(next=_view(p, "moving")["view"]), "no trip writes"),
+    "handed on from outside": (
+        "nested", lambda p: _carry(p).update(next=_slot(p, "weight"), turns=[]), "no trip writes",
+    ),
+    "carried in other sizes": ("nested", lambda p: _carry(p).update(first=_slot(p, "argument")), "different sizes"),
+    "carried from nothing": (
+        "until", lambda p: _carry(p).update(first=loops_of(p)[0]["goes_on"]), "which is not written",
+    ),
+    "a truth value of several bytes": (
+        "until", lambda p: loops_of(p)[0].update(goes_on=_slot(p, "weight")), "no truth value",
+    ),
+    "asked before it is known": ("until", lambda p: loops_of(p)[0]["condition"].clear(), "trips and a condition"),
+    "needed in the next trip": ("until", _share, "over slot"),
+    "read behind its loop": (
+        "recurrent", lambda p: p["steps"].append(dict(calls_of(p)[0], writes=[_slot(p, "arena")])), "is not written",
+    ),
+    "loops without an end": (
+        "nested", lambda p: loops_of(p)[1]["steps"].append(_deep(20)), "is no call",
+    ),
+    "a loop of words": ("nested", lambda p: loops_of(p)[0].update(steps="none"), "is no call"),
+    "turns of words": ("nested", lambda p: _carry(p).update(turns="ab"), "without turns"),
+    "one turn": ("nested", lambda p: _carry(p).update(turns=[0]), "without turns"),
+    "a view of nothing": ("nested", lambda p: _view(p, "argument").update(of=None), "do not exist"),
+    "a view at words": ("nested", lambda p: _view(p, "argument").update(at="0"), "no view"),
+    "trips below none": ("nested", lambda p: loops_of(p)[0].update(trips=-1), "is no call"),
+}  # fmt: skip
+
+
+def _deep(depth: int) -> PlanData:
+    """Loops in each other."""
+    steps = [_deep(depth - 1)] if depth else []
+    return {"trips": 1, "carries": [], "condition": [], "goes_on": 0, "steps": steps}
+
+
+@pytest.mark.parametrize("fault", PLANTED_IN_LOOPS)
+def test_planted_faults_of_loops_are_refused(fault: str) -> None:
+    name, plant, said = PLANTED_IN_LOOPS[fault]
+    plan, buffers = plan_of(name)
+    plant(plan)
+    assert any(said in line for line in faults(plan, buffers)), faults(plan, buffers)
 
 
 @pytest.mark.parametrize("data", [None, 3, [], {"slots": {}, "steps": []}, {"slots": [None], "steps": [None]}])

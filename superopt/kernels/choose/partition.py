@@ -13,7 +13,7 @@ computed by one region (`superopt.kernels.choose.bitwise_consistency`).  Ops wit
 opaque operations) belong to no region and stay with XLA.
 
 What is made of scalars alone, views that only XLA reads, and updates stay with XLA as well: a call of a kernel costs
-more there than they do.  Where nothing else is left to XLA they are regions, and the program is a plan.
+more there than they do.  Where nothing else is left to XLA they are regions, and the program is a plan with its loops.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops import table
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import type_bytes
+from superopt.ir.views import begins_at, needs_memory, repeated
 from superopt.kernels.choose.bitwise_consistency import computed_twice
 from superopt.kernels.choose.joining import joint_cost, with_chains
 from superopt.kernels.choose.regions import (
@@ -40,9 +41,7 @@ from superopt.kernels.choose.regions import (
     has_kernel,
     is_chained,
     is_contraction,
-    is_empty,
     is_inside,
-    is_same_bytes,
     region_of,
     standing_alone,
 )
@@ -50,7 +49,7 @@ from superopt.kernels.loops.program import between_transforms
 
 VIEWS = table.VIEWS - {"pad"}  # a pad chooses between an element and a value
 
-STEPPED = frozenset[str]()
+STEPPED = frozenset(("scan", "while"))
 """Ops with bodies for which plans have steps."""
 _MOST_VALUES = 96  # of nodes at indices for one element, so nodes too: regions of whole networks take up to 94
 _TRANSCENDENTAL = 8.0  # cost of a transcendental function, in operations
@@ -112,6 +111,11 @@ def worthwhile(graph: Graph, regions: Iterable[Region]) -> tuple[Region, ...]:
     return tuple(region for region in given if not region.is_free and region.root.op not in UPDATES)
 
 
+def has_step(node: Node) -> bool:
+    """Whether plans have a step for a node with bodies."""
+    return node.op in STEPPED and not (node.op == "scan" and node["length"] == 0)
+
+
 def is_covered(graph: Graph, regions: Iterable[Region]) -> bool:
     """Whether regions compute all of a graph and of its bodies, apart from values in memory and their reshapes."""
     made = {region.root: region for region in regions}
@@ -120,15 +124,15 @@ def is_covered(graph: Graph, regions: Iterable[Region]) -> bool:
         seen, stack = set[Node](), list(outputs)
         while stack:
             node = stack.pop()
-            if node in seen or node.op in ("input", "literal") or is_empty(node):
+            if node in seen or node.op == "input" or repeated(node) is not None:
                 continue
             seen.add(node)
             if node in made:
                 stack += made[node].reads
                 continue
             stack += node.inputs
-            stepped = node.op in STEPPED and all(covered(body.outputs) for body in bodies_of(node))
-            if not (stepped or node.op == "result" or is_same_bytes(node)):
+            stepped = has_step(node) and all(covered(body.outputs) for body in bodies_of(node))
+            if not (stepped or node.op == "result" or begins_at(node) is not None):
                 return False
         return True
 
@@ -180,7 +184,7 @@ class _Partition:
                 self.homes[node] = {node}
                 continue
             readers = {home for user in self.users[node] for home in self.homes[user]}
-            lies = self.whole and not is_same_bytes(node) and not readers <= self.members.keys()
+            lies = self.whole and needs_memory(node) and not readers <= self.members.keys()
             if node in outputs or not readers or lies:
                 self._open(node)
             elif (view := self._is_view(node)) or self._joins(node, readers):

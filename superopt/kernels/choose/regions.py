@@ -15,6 +15,7 @@ from superopt.ir.program import replace, type_bytes
 from superopt.ir.scalar import DTYPE, SCALARS
 from superopt.ir.text import print_graph
 from superopt.ir.types import TensorType
+from superopt.ir.views import begins_at
 from superopt.kernels.math.table import has_code
 
 DTYPES = DTYPE.keys() - {"float16"}
@@ -116,19 +117,9 @@ def boundary(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(dict.fromkeys(x for n in nodes for x in n.inputs if x not in inside and x.op != "literal"))
 
 
-def is_empty(node: Node) -> bool:
-    """Whether a node has no element."""
-    return all(0 in kind.shape for kind in node.types)
-
-
 def is_same_bytes(node: Node) -> bool:
     """Whether a node has the bytes of its operand, in their order."""
-    if node.op in ("reshape", "barrier"):
-        return True
-    if node.op == "transpose":
-        moved = [axis for axis in node["permutation"] if node.inputs[0].shape[axis] != 1]
-        return moved == sorted(moved)
-    return node.op == "broadcast_in_dim" and math.prod(node.shape) == math.prod(node.inputs[0].shape)
+    return begins_at(node) == 0 and math.prod(node.shape) == math.prod(node.inputs[0].shape)
 
 
 def _is_of_scalars(node: Node) -> bool:
