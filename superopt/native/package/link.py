@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import keyword
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from superopt.errors import PackageError
+from superopt.errors import PackageError, UsageError
 from superopt.machine.extras import need
 
 _FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-pthread")
 _ENDS = ("-lm", "-Wl,-z,noexecstack")
 _STAYS = "-Wl,-z,nodelete"  # helper threads sleep in its code as long as the process lives
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+def library_name(given: str, folder: Path) -> str:
+    """Return the name of a library and its functions: the given one, or that of the folder with `_` for other signs.
+
+    Raises:
+        UsageError: the name cannot begin the names of C functions and of a Python module.
+    """
+    name = given or re.sub(r"\W", "_", folder.absolute().name, flags=re.ASCII).strip("_")
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name == "main":
+        raise UsageError(f"{name!r} cannot be the name of a library", hint="letters, digits and _: --name my_model")
+    return name
 
 
 def compiler() -> list[str]:

@@ -1,8 +1,8 @@
 """Loader of the package beside this file: a library without Python in it, called with NumPy arrays.
 
-    import NAME
-    program = NAME.load()
-    results = program(x)  # a tuple of arrays
+import NAME
+program = NAME.load()
+results = program(x)  # a tuple of arrays
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import keyword
 import os
 import platform
 import re
@@ -40,7 +39,6 @@ from superopt.native.running import NativeProgram, kernel_symbol
 
 FORMAT = 1
 _HERE = Path(__file__).parent
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FEATURES = (
     "sse4.2", "popcnt", "avx", "avx2", "fma", "fma4", "bmi", "bmi2", "gfni", "vpclmulqdq", "avx512f", "avx512bw",
     "avx512cd", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512bitalg",
@@ -54,7 +52,7 @@ class PackageLabels:
     """The names of a package.
 
     Attributes:
-        name: of the library and its functions.
+        name: of the library and its functions, as `library_name` gives it.
         program: of the program that it computes.
         inputs, outputs: names in their order.
         record: how the program was checked, as plain data.
@@ -67,22 +65,14 @@ class PackageLabels:
     record: Mapping[str, Any]
 
 
-def identifier(text: str) -> str:
-    """Return a name for the functions of a library: the text with other characters as underscores."""
-    name = re.sub(r"\W", "_", text, flags=re.ASCII).strip("_")
-    return name if name[:1].isalpha() and not keyword.iskeyword(name) else f"model_{name}"
-
-
 def write_package(program: NativeProgram, folder: Path, labels: PackageLabels) -> Path:
     """Write the package of a program; return its folder, which is made where it does not exist.
 
     Raises:
-        UsageError: the name is none of C, or the folder cannot be made.
+        UsageError: the folder cannot be made.
         PackageError: the objects cannot be linked.
         MissingExtraError: there is no C compiler.
     """
-    if not _NAME.fullmatch(labels.name):
-        raise UsageError(f"{labels.name!r} is no name of a C function", hint="letters, digits and _: --name my_model")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
