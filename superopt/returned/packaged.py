@@ -72,9 +72,10 @@ def _native(imported: Imported, executable: XlaExecutable, report: Report) -> Na
 
 
 def _names_of_results(tree: Any) -> tuple[str, ...]:
-    """Return a name for each result: its path in the structure, or its number."""
+    """Return a name for each result: its path in the structure, or `output` and its number."""
     paths, _ = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(tree, list(range(tree.num_leaves))))
-    return tuple([tree_util.keystr(path, simple=True, separator=".") or "0" for path, _ in paths])
+    names = [tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+    return tuple([f"output{name or 0}" if name.isdigit() or not name else name for name in names])
 
 
 def _record(report: Report) -> dict[str, Any]:
