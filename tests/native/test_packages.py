@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def test_arguments_that_do_not_fit_are_refused(code: str, told: str, packages: d
 
 def test_a_processor_without_a_feature_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "+fma4" not in host().features
-    other = replace(host(), features=(*host().features, "+fma4"))
+    other = replace(host(), features=(*[f for f in host().features if f != "-fma4"], "+fma4"))
     monkeypatch.setattr(write, "host", lambda: other)
     package = packaged("mlp", tmp_path / "mlp")
     said = refusal(package, tmp_path, "mlp.load()")
@@ -257,6 +258,15 @@ def test_without_a_compiler_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
         packaged("mlp", tmp_path / "mlp")
     assert raised.value.hint == "pip install 'superopt[build]'"
     assert list((tmp_path / "mlp").iterdir()) == []
+
+
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="the extra `build` is not installed")
+def test_the_compiler_of_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "a_compiler_that_nobody_has")
+    name = "convolutions and concat"
+    package = packaged(name, tmp_path / "package")
+    _, program, arrays = case(name)
+    same(computed(name, package, tmp_path), program(*arrays))
 
 
 def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

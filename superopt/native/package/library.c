@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "@name@.h"
 
+#include <cpuid.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -17,7 +18,12 @@ enum { WEIGHTS = @weights@, TEAM_BYTES = @team_bytes@, BUFFERS = WEIGHTS + @NAME
 static const uint64_t WEIGHTS_BYTES = @weights_bytes@ULL, RESERVE_BYTES = @reserve_bytes@ULL;
 static const uint64_t offsets[] = {@offsets@0};
 static const unsigned char weights_digest[32] = {@digest@};
-#define FEATURES(F) @features@
+
+struct feature {
+  const char *name;
+  unsigned leaf, part, word, bit, state; /* where cpuid tells it, and the registers that the system keeps for it */
+};
+static const struct feature features[] = {@features@{0}};
 
 extern void native_call(const void *const *buffers, int64_t threads) __asm__("native.call");
 extern void *native_allocate(void) __asm__("native.allocate");
@@ -93,17 +99,17 @@ static int has_digest(const unsigned char *data, uint64_t bytes) {
 
 /* ---- the process */
 
-static const char *const features[] = {
-#define NAMED(feature) feature,
-    FEATURES(NAMED) ""};
+static int has(const struct feature *f, unsigned kept) {
+  unsigned words[4];
+  if (!__get_cpuid_count(f->leaf, f->part, words, words + 1, words + 2, words + 3)) return 0;
+  return (words[f->word] >> f->bit & 1) && (f->state & kept) == f->state;
+}
 
 static int lacking(void) {
-  int number = 0;
-  __builtin_cpu_init();
-#define CHECKED(feature) \
-  if (!__builtin_cpu_supports(feature)) return number; \
-  number++;
-  FEATURES(CHECKED)
+  unsigned a, b, c = 0, d, kept = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) && c >> 27 & 1) __asm__("xgetbv" : "=a"(kept), "=d"(d) : "c"(0));
+  for (int number = 0; features[number].name; number++)
+    if (!has(features + number, kept)) return number;
   return -1;
 }
 
@@ -225,6 +231,6 @@ const char *@name@_error(int status) {
     case @NAME@_WRONG_ARGUMENT: return "an argument is null or negative";
   }
   if (feature < 0 || feature + 1 >= (int)(sizeof features / sizeof *features)) return "no status of this library";
-  snprintf(text, sizeof text, "the processor lacks %s, which the library was built for", features[feature]);
+  snprintf(text, sizeof text, "the processor lacks %s, which the library was built for", features[feature].name);
   return text;
 }

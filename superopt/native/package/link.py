@@ -71,4 +71,4 @@ def link(objects: Sequence[bytes], source: Path, library: Path, exported: str) -
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise PackageError(f"{' '.join(compiler())} fails: {' '.join(said[-3:])}")
+        raise PackageError(f"{' '.join(compiler())} fails: {' '.join(said[-12:])}")

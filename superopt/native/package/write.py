@@ -39,12 +39,25 @@ from superopt.native.running import NativeProgram, kernel_symbol
 
 FORMAT = 1
 _HERE = Path(__file__).parent
-_FEATURES = (
-    "sse4.2", "popcnt", "avx", "avx2", "fma", "fma4", "bmi", "bmi2", "gfni", "vpclmulqdq", "avx512f", "avx512bw",
-    "avx512cd", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512bitalg",
-    "avx512vpopcntdq", "avx512bf16",
-)  # fmt: skip
-"""Features of processors that C compilers know by LLVM's names for them."""
+_AX, _BX, _CX, _DX = range(4)
+_FEATURES = {
+    (1, 0, _CX): {"fma": 12, "sse4.2": 20, "movbe": 22, "popcnt": 23, "avx": 28, "f16c": 29},
+    (7, 0, _BX): {
+        "bmi": 3, "avx2": 5, "bmi2": 8, "avx512f": 16, "avx512dq": 17, "adx": 19, "avx512ifma": 21, "avx512cd": 28,
+        "avx512bw": 30, "avx512vl": 31,
+    },
+    (7, 0, _CX): {
+        "avx512vbmi": 1, "avx512vbmi2": 6, "gfni": 8, "vaes": 9, "vpclmulqdq": 10, "avx512vnni": 11,
+        "avx512bitalg": 12, "avx512vpopcntdq": 14,
+    },
+    (7, 0, _DX): {"avx512vp2intersect": 8, "avx512fp16": 23},
+    (7, 1, _AX): {"avxvnni": 4, "avx512bf16": 5, "avxifma": 23},
+    (7, 1, _DX): {"avxvnniint8": 4, "avxneconvert": 5},
+    (0x80000001, 0, _CX): {"lzcnt": 5, "sse4a": 6, "xop": 11, "fma4": 16, "tbm": 21},
+}  # fmt: skip
+"""Leaf, part and word of cpuid -> LLVM's name of a feature -> its bit."""
+_KEPT = {"avx512": 0xE6, "": 0x06}
+"""Begin of a feature's name -> the registers, by bits of xgetbv, that the system must keep for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +104,7 @@ def _made(program: NativeProgram, folder: Path, labels: PackageLabels) -> list[s
     weights = [np.asarray(x) for x in program.weights]
     places, digest = _write_weights(weights, folder / f"{name}.weights")
     kernels = (*program.lowered.kernels.values(), program.kernel)
-    features = [f[1:] for f in host().features if f.startswith("+") and f[1:] in _FEATURES]
+    features = _features()
     values = {
         "name": name,
         "NAME": name.upper(),
@@ -105,7 +118,7 @@ def _made(program: NativeProgram, folder: Path, labels: PackageLabels) -> list[s
         "digest": ", ".join(map(str, digest)),
         "team_bytes": str(team.TEAM_BYTES),
         "reserve_bytes": str(max([kernel.heap_bytes for kernel in kernels])),
-        "features": " ".join([f'F("{feature}")' for feature in features]),
+        "features": "".join([f'{{"{feature}", {", ".join(map(str, row))}}}, ' for feature, row in features.items()]),
     }
     for template, written in {
         "header.h": f"{name}.h", "library.c": "library.c", "main.c": "main.c", "CMakeLists.txt": "CMakeLists.txt",
@@ -121,7 +134,7 @@ def _made(program: NativeProgram, folder: Path, labels: PackageLabels) -> list[s
         "program": labels.program,
         "inputs": _described(arguments, labels.inputs),
         "outputs": _described(outputs, labels.outputs),
-        "processor": {"name": host().name, "features": features, "system": platform.machine()},
+        "processor": {"name": host().name, "features": list(features), "system": platform.machine()},
         "versions": versions(),
         "files": {file: _digest(folder / file) for file in files},
         "weights": [{"at": at, "bytes": x.nbytes} for at, x in zip(places, weights, strict=True)],
@@ -130,6 +143,17 @@ def _made(program: NativeProgram, folder: Path, labels: PackageLabels) -> list[s
     }
     (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
     return [*files, f"{name}.json"]
+
+
+def _features() -> dict[str, tuple[int, ...]]:
+    """Return the features for which code is made -> leaf, part, word and bit of cpuid, and the registers to keep."""
+    made_for = {f[1:] for f in host().features if f.startswith("+")} - {f[1:] for f in host().features if f[0] == "-"}
+    return {
+        name: (*place, bit, next(kept for begin, kept in _KEPT.items() if name.startswith(begin)))
+        for place, bits in _FEATURES.items()
+        for name, bit in bits.items()
+        if name in made_for
+    }
 
 
 def _names(kernel: Kernel) -> dict[str, str]:
