@@ -109,6 +109,12 @@ class UnsupportedKernel(InputError):
     code = "SO230"
 
 
+class PackageError(InputError):
+    """A program of which no package can be made, with the ops that are not ours; or a compiler that fails on one."""
+
+    code = "SO260"
+
+
 class ShapeError(SuperoptError):
     """Operand types that an op does not accept."""
 

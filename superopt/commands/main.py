@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 GROUP = "superopt.commands"
 """Group of entry points: command -> the `click` command that it names."""
 PRODUCT = {
+    "build": "Build a C library of an optimised model, without Python or XLA.",
     "doctor": "Check this installation, part by part.",
     "kernels": "Tune one operator as our own kernel, show its loops and schedule.",
     "optimize": "Optimise a JAX function or an ONNX model.",

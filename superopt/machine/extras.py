@@ -6,7 +6,7 @@ import importlib
 
 from superopt.errors import MissingExtraError
 
-EXTRA_OF = {"onnx": "onnx", "cvc5": "cvc5", "optax": "lab", "ray": "ray"}
+EXTRA_OF = {"onnx": "onnx", "cvc5": "cvc5", "optax": "lab", "ray": "ray", "ziglang": "build"}
 CORE = ("jax", "jaxlib", "llvmlite", "scipy")
 """Packages of superopt itself without which rules are verified all the same."""
 

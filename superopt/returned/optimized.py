@@ -52,6 +52,7 @@ from superopt.machine.speedup import Speedup, read_speedup
 from superopt.measure.compare import serialisable
 from superopt.report.data import Report, read_report
 from superopt.returned import saved
+from superopt.returned.packaged import package
 from superopt.returned.saved import digest_of, read
 
 if TYPE_CHECKING:
@@ -184,6 +185,20 @@ class Optimized(Unique, Generic[P, R]):
             return saved.write(path, content, source, graph)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"{path} cannot be written: {error.strerror}", hint="make the folder first") from error
+
+    def build(self, folder: str | Path, name: str = "") -> Path:
+        """Write a C library, its weights and a loader into a folder (see `superopt.native.package.write`).
+
+        Args:
+            folder: is made where it does not exist.
+            name: of the library and its functions; the folder's where it is empty.
+
+        Raises:
+            PackageError: an op is left to XLA or to the host, or the compiler fails.
+            UsageError: the folder cannot be made, or the name cannot be that of a library.
+            MissingExtraError: there is no C compiler.
+        """
+        return package(self.imported, self.executable, self.report, Path(folder), name)
 
     def _plain_prepared(self) -> tuple[Any, ...]:
         """The prepared tensors of the program without kernels, which every machine can read."""

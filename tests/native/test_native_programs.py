@@ -178,6 +178,12 @@ def test_float64_whatever_the_process_has_enabled() -> None:
     same(executable.jit(program.inside)(x, *executable.prepared), executable(x))
 
 
+def test_types_that_numpy_knows_from_others() -> None:
+    x, w = [np.asarray(jnp.linspace(-1, 1, 64, dtype=jnp.bfloat16).reshape(8, 8)) + i for i in range(2)]
+    executable = built(lambda w, x: (x @ w) * x, w, x)
+    same(native(executable)(x), executable(x))
+
+
 def test_arguments_of_other_kinds() -> None:
     executable, program, (x,) = case("mlp")
     want = executable(x)

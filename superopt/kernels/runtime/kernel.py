@@ -96,6 +96,7 @@ class Kernel:
         operands: inputs and frozen buffers, in the order of the arguments of `call`.
         outputs, scratch: in the order of the results of the FFI call.
         compiled: the object file and its facts.
+        heap_bytes: the most bytes that a task allocates on the heap.
     """
 
     def __init__(self, code: Code, compiled: jit.Compiled) -> None:
@@ -109,8 +110,9 @@ class Kernel:
         imports |= {"runtime.region": runtime.address("runtime.region"), **code.imports}
         imports |= {name: runtime.address(own) for name, own in rooms.IMPORTS.items()}
         self._library = jit.load(compiled, imports)
-        if size := ctypes.c_int64.from_address(self._library.address("kernel.rooms")).value:
-            rooms.put_by(runtime.address("runtime.reserve"), size)
+        self.heap_bytes = ctypes.c_int64.from_address(self._library.address("kernel.rooms")).value
+        if self.heap_bytes:
+            rooms.put_by(runtime.address("runtime.reserve"), self.heap_bytes)
         self._description = self._library.address("kernel")
 
     @property
@@ -300,16 +302,21 @@ def _shape() -> FfiLayout | None:
         return None
 
 
-@once
-def _entries() -> jit.Library:
-    """Return the library of code that all kernels share."""
-    module, shape = Module(), _shape()
+def shared_code(shape: FfiLayout | None = None) -> jit.Compiled:
+    """Return the object of the code that all kernels share; with a layout, also of the handler that XLA calls."""
+    module = Module()
     pool.emit_serial(module)
     pool.emit_region(module)
     rooms.emit_rooms(module)
     if shape is not None:
         ffi.emit_handler(module, shape)
-    library = jit.load(jit.compile(module.text(), "lite"))
+    return jit.compile(module.text(), "lite")
+
+
+@once
+def _entries() -> jit.Library:
+    """Return the library of code that all kernels share."""
+    library = jit.load(shared_code(_shape()))
     members = ctypes.CFUNCTYPE(ctypes.c_void_p)(library.address("runtime.members"))()
     os.register_at_fork(after_in_child=lambda: team.reset(members))
     os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(library.address("runtime.reserve.forget")))

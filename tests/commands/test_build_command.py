@@ -1,0 +1,83 @@
+"""`superopt build`: from a program in a file to a library, or the ops that stand in the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from superopt.commands.main import main_with
+from superopt.kernels.llvm.cpu import supported
+
+pytestmark = [
+    pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler"),
+]
+PROGRAM = """
+import jax, jax.numpy as jnp, numpy as np
+def net(w, x):
+    return {"logits": jnp.tanh(jnp.tanh(x @ w) @ w), "same": x}
+def made():
+    return net, (np.eye(16, dtype="float32") / 2, np.ones((3, 16), "float32")), 0
+def sorts():
+    return lambda x: jnp.sort(jnp.tanh(x)), (np.ones(9, "float32"),)
+"""
+FLAGS = ("--no-search", "--no-store")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as done:
+        main_with(arguments)
+    said = capsys.readouterr()
+    return int(done.value.code or 0), said.out, said.err
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_function_becomes_a_library(capsys: pytest.CaptureFixture[str], program: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny-net"
+    status, said, wrong = run(capsys, "build", f"{program}:made", "-o", str(out), *FLAGS, "--json")
+    assert status == 0, wrong
+    told = json.loads(said)
+    assert set(told["bytes"]) == {"libtiny_net.so", "tiny_net.weights"}
+    facts = json.loads((out / "tiny_net.json").read_text())
+    assert [x["name"] for x in facts["inputs"]] == ["x"]
+    assert [x["name"] for x in facts["outputs"]] == ["logits", "same"]
+    assert facts["record"]["implementation"]["kernels"] >= 1
+    code = "import tiny_net, numpy as np; a, b = tiny_net.load()(x=np.ones((3, 16), 'f4')); print(a[2, 3], b.sum())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=True)
+    assert [float(x) for x in done.stdout.split()] == pytest.approx([np.tanh(np.tanh(0.5) / 2), 48.0])
+
+
+@pytest.mark.parametrize(
+    ("target", "told", "status"),
+    [
+        (("{program}:sorts", "-o", "{out}"), "leaves ops to XLA, which no package holds: 1 x opaque sort", 2),
+        (("{program}:made", "-o", "{out}", "--name", "a b"), "'a b' cannot be the name of a library", 1),
+        (("{program}:made", "-o", "{out}/further/on"), "there is no folder", 1),
+        (("", "-o", "{out}"), "superopt build MODEL.onnx or FILE.py:NAME", 1),
+    ],
+)
+def test_what_is_refused(
+    target: tuple[str, ...],
+    told: str,
+    status: int,
+    capsys: pytest.CaptureFixture[str],
+    program: Path,
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    words = [word.format(program=program, out=out) for word in target]
+    code, _, wrong = run(capsys, "build", *words, *FLAGS)
+    assert (code, told in wrong) == (status, True), wrong
+    assert not out.exists()
