@@ -297,7 +297,7 @@ class _StepTable:
 
 
 def _emit_walk(module: Module, most: int) -> None:
-    """Write `void native.walk(ptr frame, i64 begin, i64 count, i64 trip, i64 threads)`: so many steps, one after the other."""
+    """Write `void native.walk(ptr frame, i64 begin, i64 count, i64 trip, i64 threads)`: steps, one after the other."""
     module.declare("declare void @runtime.region(ptr, ptr, i64)")
     module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     counts = [("i64", name) for name in ("begin", "count", "trip", "threads")]
@@ -354,7 +354,7 @@ def _slot(f: Function, numbers: Value, j: Value) -> str:
 
 
 def _emit_loop(module: Module) -> None:
-    """Write `void native.loop(ptr frame, ptr numbers, i64 threads)`: a loop, whose trips end by their number or by a condition."""
+    """Write `void native.loop(ptr frame, ptr numbers, i64 threads)`: a loop that ends by number or condition."""
     f = module.function("native.loop", [("ptr", "frame"), ("ptr", "numbers"), ("i64", "threads")])
     field = {name: f.load("i64", f.element("%numbers", j, "i64")) for j, name in enumerate(_LOOP_FIELDS)}
     begins = f.element("%numbers", len(_LOOP_FIELDS), "i64")

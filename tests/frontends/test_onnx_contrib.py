@@ -137,3 +137,33 @@ def test_a_scale_of_an_operator_of_another_domain_is_a_weight() -> None:
     read = node("DequantizeLinear", "x s", "y", domain=MS)
     loaded = load_model(model([read], [info("x", (2,), np.uint8)], [info("y", (2,))], {"s": scale}))
     assert set(loaded.params) == {"s"}
+
+
+def test_a_recurrence_of_bytes_rounds_inputs_once_and_its_state_at_each_step() -> None:
+    rng = np.random.default_rng(3)
+    x, bias = rng.standard_normal((4, 2, 3)).astype(F32), rng.standard_normal((1, 16)).astype(F32)
+    w, r = (rng.integers(-99, 99, (1, n, 8)).astype(I8) for n in (3, 2))
+    h, c = np.full((2, 2), 0.3, F32), np.full((2, 2), -0.2, F32)
+    scale, zero = np.array([0.02], F32), np.array([5], I8)
+    arrays = (x, w, r, bias, None, h[None], c[None], None, scale, zero, scale, zero)
+    given = [a for a in arrays if a is not None]
+    model = model_of("DynamicQuantizeLSTM", list(arrays), hidden_size=2, outputs=3)
+    outputs, last, _ = (np.asarray(a) for a in load_model(model)(*given))
+
+    def rounded(a: np.ndarray) -> np.ndarray:
+        low, high = min(a.min(), 0), max(a.max(), 0)
+        step = np.float32((high - low) / 255)
+        middle = np.rint(-low / step)
+        return (np.clip(np.rint(a / step) + middle, 0, 255) - middle) * step
+
+    def sigmoid(a: np.ndarray) -> np.ndarray:
+        return 1 / (1 + np.exp(-a))
+
+    real_w, real_r = (scale * (a[0].astype(F32) - zero) for a in (w, r))
+    gates = rounded(x) @ real_w + bias[0, :8] + bias[0, 8:]
+    for t in range(4):
+        i, o, f, g = np.split(gates[t] + rounded(h) @ real_r, 4, 1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        np.testing.assert_allclose(outputs[t, 0], h, atol=1e-5)
+    np.testing.assert_allclose(last[0], h, atol=1e-5)

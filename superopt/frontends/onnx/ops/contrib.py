@@ -26,6 +26,7 @@ from superopt.frontends.onnx.ops.linalg import matmul
 from superopt.frontends.onnx.ops.movement import axis_of
 from superopt.frontends.onnx.ops.norm import promoted, standardised
 from superopt.frontends.onnx.ops.quant import Grid, Quantized, dynamic_range, sums
+from superopt.frontends.onnx.ops.rnn import LstmProducts, lstm
 
 MS = "com.microsoft"
 ms = functools.partial(op, domain=MS)
@@ -156,6 +157,31 @@ def _real_product(a: Quantized, b: Quantized, bias: Any) -> Any:
 @ms("DynamicQuantizeMatMul", attributes={}, operands=(0, (Quantized, 1, 2, 3), 4))
 def _dynamic_matmul(call: Call, a: Any, b: Quantized, bias: Any = None) -> Any:
     return _real_product(Quantized(*dynamic_range(a)), b, bias)
+
+
+@ms(
+    "DynamicQuantizeLSTM",
+    attributes={
+        "activation_alpha": None, "activation_beta": None, "activations": None, "clip": None, "direction": "forward",
+        "hidden_size": None, "input_forget": 0,
+    },
+    operands=(0, (Quantized, 1, 8, 9), (Quantized, 2, 10, 11), 3, 4, 5, 6, 7),
+)  # fmt: skip
+def _dynamic_lstm(call: Call, x: Any, w: Quantized, r: Quantized, bias: Any = None, *rest: Any) -> Any:
+    """An LSTM whose inputs and whose state at each step are bytes over their own range; weights `[inputs, gates]`.
+
+    The range of a state is that of the whole batch, as in ONNX Runtime on one thread; on more it has one for each part.
+    """
+
+    def product(d: int, data: Any, weights: Quantized) -> Any:
+        own = Quantized(*[None if part is None else part[d] for part in (weights.value, weights.scale, weights.zero)])
+        return _real_product(Quantized(*dynamic_range(data)), own, None)
+
+    def of_inputs(d: int, data: Any) -> Any:
+        total = product(d, data, w)
+        return total if bias is None else total + jnp.sum(bias[d].reshape(2, -1), 0)
+
+    return lstm(call, x, LstmProducts(r.value.shape[1], of_inputs, lambda d, h: product(d, h, r)), *rest)
 
 
 def _swapped(x: Any, matrix: int, batch: int) -> Any:

@@ -177,32 +177,61 @@ def _gru(call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any =
     return _layer(call, x, lengths, make, [_initial(call, h0, x)])
 
 
+@dataclass(frozen=True, slots=True)
+class LstmProducts:
+    """Products of an LSTM with its weights, gates last.
+
+    Attributes:
+        hidden: size of the state.
+        of_inputs: of a direction and `[steps, batch, inputs]`, biases added.
+        of_state: of a direction and `[batch, hidden]`.
+    """
+
+    hidden: int
+    of_inputs: Callable[[int, Any], Any]
+    of_state: Callable[[int, Any], Any]
+
+
 @op("LSTM", operands=(*_OPERANDS, 6, 7), wide=True)
-def _lstm(
-    call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any = None, c0: Any = None, peepholes: Any = None
-) -> Any:
+def _lstm(call: Call, x: Any, weights: Recurrence, *rest: Any) -> Any:
     w, r = weights.w, weights.r
-    hidden, clip = r.shape[-1], _clipper(call)
+
+    def of_inputs(d: int, data: Any) -> Any:
+        w_bias, r_bias = weights.biases(d, x.dtype)
+        return data @ w[d].T + (w_bias + r_bias)
+
+    return lstm(call, x, LstmProducts(r.shape[-1], of_inputs, lambda d, h: h @ r[d].T), *rest)
+
+
+def lstm(
+    call: Call,
+    x: Any,
+    products: LstmProducts,
+    lengths: Any = None,
+    h0: Any = None,
+    c0: Any = None,
+    peepholes: Any = None,
+) -> Any:
+    """Outputs over time and the last states of an LSTM, in ONNX's order."""
+    hidden, clip = products.hidden, _clipper(call)
     call.attrs.setdefault("hidden_size", hidden)
     functions = _activations(call, ["Sigmoid", "Tanh", "Tanh"], _directions(call))
     coupled = bool(call.attrs.get("input_forget", 0))
 
     def make(d: int, data: Any) -> tuple[Any, CellStep]:
         f, g, h_function = functions[d]
-        w_bias, r_bias = weights.biases(d, x.dtype)
-        gates = data @ w[d].T + (w_bias + r_bias)
         p = np.zeros(3 * hidden, x.dtype) if peepholes is None else peepholes[d]
         p_i, p_o, p_f = p[:hidden], p[hidden : 2 * hidden], p[2 * hidden :]
 
         def step(now: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
             h, c = states
-            i, o, forget, new = jnp.split(now + h @ r[d].T, 4, 1)
+            i, o, forget, new = jnp.split(now + products.of_state(d, h), 4, 1)
             i = f(clip(i if peepholes is None else i + p_i * c))
             forget = like(i, 1) - i if coupled else f(clip(forget if peepholes is None else forget + p_f * c))
             c_new = forget * c + i * g(clip(new))
             o = f(clip(o if peepholes is None else o + p_o * c_new))
             return o * h_function(c_new), c_new
 
-        return gates, step
+        return products.of_inputs(d, data), step
 
     return _layer(call, x, lengths, make, [_initial(call, h0, x), _initial(call, c0, x)])

@@ -104,6 +104,11 @@ def _products() -> Iterator[tuple[str, OptionalArrays, dict[str, Any]]]:
         [image, _f(4, 3, 3, 3), _f(4)],
         {"activation": "Clip", "activation_params": [-0.5, 0.5]},
     )
+    for scales in (np.array([0.01], np.float32), np.linspace(0.005, 0.02, 24, dtype=np.float32)[None]):
+        zeros = np.full(scales.shape, 3 if scales.ndim == 1 else 0, np.int8)  # by channels they have to be 0
+        lstm: OptionalArrays = [_f(5, 1, 7), _q(1, 7, 24, dtype=np.int8), _q(1, 6, 24, dtype=np.int8), _f(1, 48)]
+        later: OptionalArrays = [None, _f(1, 1, 6), _f(1, 1, 6), None, scales, zeros, scales, zeros]
+        yield "DynamicQuantizeLSTM", [*lstm, *later], {"hidden_size": 6, "outputs": 3}
     n_bits: dict[str, Any] = {"K": 64, "N": 5, "bits": 4, "block_size": 32}
     yield "MatMulNBits", [_f(3, 64), _q(5, 2, 16), np.abs(_f(5, 2, scale=0.1))], n_bits
     yield "MatMulNBits", [_f(3, 64), _q(5, 2, 16), np.abs(_f(5, 2, scale=0.1)), _q(5, 1)], n_bits
