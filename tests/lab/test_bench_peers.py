@@ -61,3 +61,18 @@ def test_a_folder_without_models_says_how_to_make_them(tmp_path: Path) -> None:
         json.dumps([{"model": "a", "form": "qdq", "file": "a/qdq.onnx"}, {"model": "b"}])
     )
     assert [suite.case_of(e) for e in suite.entries(suite.folder_of(str(tmp_path)), ["qdq"])] == ["a qdq"]
+
+
+def test_what_looks_wrong_is_held_against_onnx_runtime_on_neighbours_of_the_inputs(tmp_path: Path) -> None:
+    def saved(name: str, value: float) -> str:
+        np.savez(tmp_path / name, np.array([1.0, value], np.float32))
+        return str(tmp_path / f"{name}.npz")
+
+    truth, own, near, far = saved("truth", 0.0), saved("own", 0.1), saved("near", 0.12), saved("far", 0.2)
+    row = {"error": 0.22, "peer_error": 0.1, "wrong": True}
+    assert exports._judged_again(row, [near, ""], [own, truth])["wrong"]
+    again = exports._judged_again(row, [near, far], [own, truth])
+    assert not again["wrong"]
+    assert again["peer_error"] == pytest.approx(0.2)
+    assert exports._judged_again(row | {"error": float("nan")}, [far], [own, truth])["wrong"]
+    assert exports._judged_again(row, [far], [own]) == {}

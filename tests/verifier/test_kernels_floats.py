@@ -150,3 +150,8 @@ def test_the_objects_that_run_are_compared_and_not_their_text_alone(monkeypatch:
     run = native.machine(graph)
     monkeypatch.setattr(Native, "machine", lambda *_: lambda x: {name: y + np.float32(1) for name, y in run(x).items()})
     assert native.validate(graph).status == UNKNOWN
+
+
+def test_one_number_of_more_terms_than_a_sample_has() -> None:
+    program, code = of(lambda x: jnp.sum(x * x), (1 << 19,))
+    assert validate(program, code, known(), 0, 1).cause == ""

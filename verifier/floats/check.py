@@ -165,7 +165,7 @@ def _pieces(extents: Sequence[int]) -> Iterator[list[Array]]:
 def _places(extents: Sequence[int], terms: float) -> list[Array]:
     """A sample of places along each axis, both ends included; `terms` per point limits their number."""
     counts = list(extents)
-    while prod(counts) > min(_POINTS, _SAMPLE / terms) and max(counts) > 2:
+    while prod(counts) > min(_POINTS, _SAMPLE / terms) and max(counts, default=1) > 2:
         longest = counts.index(max(counts))
         counts[longest] = max(2, counts[longest] * 3 // 4)
     return [
