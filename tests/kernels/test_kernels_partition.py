@@ -279,6 +279,19 @@ def test_an_update_of_many_bytes_is_left_to_xla_which_needs_no_copy() -> None:
     assert [covered(256), covered(257)] == [True, False]
 
 
+@pytest.mark.parametrize(("dtype", "inside"), [("uint32", True), ("int64", True), ("uint64", False)])
+def test_positions_beyond_those_with_a_sign_are_left_to_xla(dtype: str, inside: bool) -> None:
+    x, n, rows = make_input("x", (8, 8)), make_input("n", (), dtype), make_input("rows", (3, 1), dtype)
+    taken = mk(
+        "gather", x, rows, offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,), slice_sizes=(1, 8),
+        mode="clip",
+    )  # fmt: skip
+    roots = (mk("dynamic_slice", x, n, n, slice_sizes=(2, 2)), mk("dynamic_update_slice", x, x, n, n), taken)
+    for root in roots:
+        graph = Graph((x, n, rows), (root,))
+        assert is_covered(graph, partition_program(graph)) is inside
+
+
 def test_a_view_that_only_xla_reads_has_a_region_in_a_plan_alone() -> None:
     x = make_input("x", (8, 8))
     graph = Graph((x,), (mk("inverse", mk("transpose", x, permutation=(1, 0))),))

@@ -19,6 +19,7 @@ from superopt.ir.views import begins_at
 from superopt.kernels.math.table import has_code
 
 DTYPES = DTYPE.keys() - {"float16"}
+_UNREAD = "uint64"  # positions from 2^63 on are beyond those of kernels, which have a sign
 UPDATES = frozenset(("dynamic_update_slice",))
 """Ops that XLA does in place and a kernel by a copy: kernels where a plan needs them."""
 _UPDATED_BYTES = 1 << 16  # most that a plan updates: 64 kB are copied in 2.1 us, 1 MB in 34 us; XLA is in place, 0.2 us
@@ -131,6 +132,7 @@ def has_kernel(node: Node) -> bool:
     if node.op not in UPDATES:
         return is_inside(node)
     known = all(x.dtype in DTYPES and 0 not in x.shape for x in (node, *node.inputs))
+    known = known and all(x.dtype != _UNREAD for x in node.inputs[2:])
     return known and type_bytes(node.type) <= _UPDATED_BYTES
 
 
@@ -147,6 +149,9 @@ def is_inside(node: Node) -> bool:
 def is_computed(op: str, kinds: Iterable[TensorType]) -> bool:
     """Whether a kernel can compute an op, other than a literal, with a result and operands of these types."""
     if op == "input" or op in APART or lookup(op).at is None or (op in SCALARS and not has_code(op)):
+        return False
+    _, *operands = kinds = tuple(kinds)
+    if lookup(op).family == "indexing" and any(t.dtype == _UNREAD for t in operands[1:]):
         return False
     return all(t.dtype in DTYPES and 0 not in t.shape for t in kinds)
 
