@@ -24,7 +24,7 @@ from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.types import FLOATS, INTEGERS, UNIT_ROUNDOFF, TensorType, range_of
-from superopt.machine.jitting import jax_jit
+from superopt.machine.jitting import QUICKLY, jax_jit
 from superopt.measure.conditioning import in_last_place
 from verifier.rules.nonvacuity import Observations, leaves_numbers
 from verifier.rules.process import processor_s
@@ -34,7 +34,6 @@ from verifier.statements.draws import literals
 
 SCALES = (1.0, 1e-3, 30.0)
 """Scales of the random inputs: ordinary, so small that a small constant shows, so large that functions saturate."""
-_QUICKLY = {"xla_backend_optimization_level": 0}  # a program that runs twice need not be fast
 _CHOOSE = ("gather", "dynamic_slice", "dynamic_update_slice")  # ops that select by integers behind the first operand
 MARGIN = 8.0  # factor above the rounding seen on these inputs, which are a sample and give no bound
 EQUAL = 1e-11  # relative to the largest: difference of equal values in float64
@@ -219,12 +218,12 @@ class Evaluation:
             try:
                 if sum(np.asarray(x).nbytes for x in arrays) > _SMALL_BYTES:
                     raise UnansweredError("callback")
-                made = exported(call, [np.asarray(x) for x in arrays], x64=True, options=_QUICKLY)
+                made = exported(call, [np.asarray(x) for x in arrays], x64=True)
             except UnansweredError as error:
                 if "callback" not in str(error):
                     raise
                 with jax.enable_x64(True):
-                    made = jax_jit(call, compiler_options=_QUICKLY)
+                    made = jax_jit(call, compiler_options=QUICKLY)
             self._known[side, wide] = made
         if isinstance(made, RefereeProgram):
             return referee().run(made, arrays)
@@ -252,7 +251,7 @@ class Evaluation:
             def kinds(*given: Any) -> Any:
                 return [(jnp.isnan(x).any(), jnp.isinf(x).any()) for x in program(*given)]
 
-            self._watched[side] = graph, nodes, jax_jit(kinds, compiler_options=_QUICKLY)
+            self._watched[side] = graph, nodes, jax_jit(kinds, compiler_options=QUICKLY)
         graph, nodes, watched = self._watched[side]
         arrays = map(np.asarray, (*live, *(self.shared.arrays[n["name"]] for n in graph.inputs[len(live) :])))
         with jax.enable_x64(True):

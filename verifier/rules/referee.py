@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,25 +43,20 @@ class RefereeProgram:
         module: StableHLO, as `jax.export` writes it.
         types: shapes and dtypes of arguments and results.
         key: digest of the other fields.
-        options: compiler options of XLA.
     """
 
     module: bytes
     types: tuple[tuple[tuple[tuple[int, ...], str], ...], ...]
     key: str
-    options: tuple[tuple[str, int], ...] = ()
 
 
-def exported(
-    fn: Callable[..., Sequence[Any]], arguments: Sequence[Any], *, x64: bool, options: Mapping[str, int] | None = None
-) -> RefereeProgram:
+def exported(fn: Callable[..., Sequence[Any]], arguments: Sequence[Any], *, x64: bool) -> RefereeProgram:
     """Export a function of flat arrays as a program for the referee.
 
     Args:
         fn: function that returns a sequence of arrays.
         arguments: arrays, or objects with their shape and dtype.
         x64: whether JAX has 64-bit types during the export.
-        options: compiler options of XLA.
 
     Raises:
         UnansweredError: JAX refuses to export it, or it calls back into this process.
@@ -75,9 +70,9 @@ def exported(
         raise UnansweredError(_first(error)) from error
     if found.ordered_effects or found.unordered_effects:
         raise UnansweredError("it has effects: a callback")
-    module, chosen = bytes(found.mlir_module_serialized), tuple(sorted((options or {}).items()))
+    module = bytes(found.mlir_module_serialized)
     shapes = tuple(tuple((x.shape, str(x.dtype)) for x in avals) for avals in (found.in_avals, found.out_avals))
-    return RefereeProgram(module, shapes, hashlib.blake2b(module + repr((shapes, chosen)).encode()).hexdigest(), chosen)
+    return RefereeProgram(module, shapes, hashlib.blake2b(module + repr(shapes).encode()).hexdigest())
 
 
 def wide_types(wanted: bool) -> Any:
@@ -126,7 +121,7 @@ class Referee:
         if program.key not in self._sent:
             given["module"] = np.frombuffer(program.module, np.uint8)
         bundles.save(path, given)
-        data = {"key": program.key, "draws": len(draws), "types": program.types, "options": dict(program.options)}
+        data = {"key": program.key, "draws": len(draws), "types": program.types}
         job = Job("validate", "verifier.rules.referee_jobs:run", data, {"given": str(path)})
         *_, event = self._worker.request(job)  # one for each draw, which begins the time of the next
         if event["event"] == "refused":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 
 from superopt.arrays import bundles
-from superopt.machine.jitting import jax_jit  # pyright: ignore[reportUnknownVariableType]
+from superopt.machine.jitting import QUICKLY, jax_jit  # pyright: ignore[reportUnknownVariableType]
 from superopt.workshop.job import Event
 
 _MOST = 64
@@ -22,14 +23,20 @@ _JIT: Any = jax_jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVar
 
 def _exported(module: bytes, *types: Sequence[tuple[Sequence[int], str]]) -> Any:
     """The `jax.export.Exported` of a module: that of a dummy function of the same types, with the module put in."""
-    given, outputs = ([jax.ShapeDtypeStruct(tuple(shape), bundles.dtype(kind)) for shape, kind in x] for x in types)
+    frame = _dummy(*(tuple([(tuple(shape), kind) for shape, kind in x]) for x in types))
+    kept = tuple(range(len(types[0])))
+    return dataclasses.replace(frame, mlir_module_serialized=module, module_kept_var_idx=kept)
+
+
+@functools.lru_cache(maxsize=_MOST)
+def _dummy(*types: tuple[tuple[tuple[int, ...], str], ...]) -> Any:
+    """The `jax.export.Exported` of a function of these types; both sides of a statement have the same."""
+    given, outputs = ([jax.ShapeDtypeStruct(shape, bundles.dtype(kind)) for shape, kind in x] for x in types)
 
     def like(*_: Any) -> tuple[Any, ...]:
         return tuple(jax.lax.full(x.shape, 0, x.dtype) for x in outputs)
 
-    frame = jax.export.export(_JIT(like, keep_unused=True), platforms=("cpu",))(*given)
-    kept = tuple(range(len(given)))
-    return dataclasses.replace(frame, mlir_module_serialized=module, module_kept_var_idx=kept)
+    return jax.export.export(_JIT(like, keep_unused=True), platforms=("cpu",))(*given)
 
 
 def run(request: Mapping[str, Any]) -> Iterator[Event]:
@@ -40,7 +47,7 @@ def run(request: Mapping[str, Any]) -> Iterator[Event]:
         with jax.enable_x64(True):
             if key not in _KNOWN:
                 module = _exported(given["module"].tobytes(), *request["types"])
-                _KNOWN[key] = _JIT(module.call, compiler_options=request["options"] or None)
+                _KNOWN[key] = _JIT(module.call, compiler_options=QUICKLY)
             count, results = len(request["types"][0]), dict[str, np.ndarray]()
             for n in range(request["draws"]):
                 outputs = _KNOWN[key](*(np.array(given[f"{n} {i}"]) for i in range(count)))
