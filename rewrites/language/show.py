@@ -45,11 +45,19 @@ def unmet(rule: Rule, e: TokenExpr) -> str:
 
 def proved_text(rule: Rule) -> str:
     """Everything that a proof of the rule depends on, as text."""
-    return "\n".join([_declarations(rule, values=False), *_body(rule)])
+    return rule.fact(_proved_text)
 
 
 def rule_key(rule: Rule) -> str:
     """Hash of everything that a proof of the rule depends on."""
+    return rule.fact(_rule_key)
+
+
+def _proved_text(rule: Rule) -> str:
+    return "\n".join([_declarations(rule, values=False), *_body(rule)])
+
+
+def _rule_key(rule: Rule) -> str:
     return hashlib.sha256(proved_text(rule).encode()).hexdigest()[:32]
 
 

@@ -67,7 +67,7 @@ def run_key(imported: Imported, request: Request, budget: Budget) -> str:
         digest.hexdigest(),
         [budget.seconds, budget.steps, *asked, request.kernels_by, request.searches, request.keeps_plain],
         digests.state(),
-        [show(rule) for rule in chosen],
+        [rule.fact(show) for rule in chosen],
         [objective.name, objective.version, "" if request.own is None else request.own.version],
         machine.environment_key(),
         os.environ.get("XLA_FLAGS", ""),

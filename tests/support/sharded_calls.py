@@ -6,7 +6,10 @@ import os
 import sys
 from typing import Any
 
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
+os.environ["XLA_FLAGS"] = (
+    f"--xla_force_host_platform_device_count={sys.argv[1]} --xla_backend_optimization_level=0 "
+    "--xla_cpu_use_fusion_emitters=false"  # compiled quickly: nothing is timed
+)
 
 import jax
 import jax.numpy as jnp

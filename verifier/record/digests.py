@@ -67,14 +67,13 @@ _WORD = re.compile(r"\w+")
 
 def denotations(rule: Rule) -> dict[str, str]:
     """Op of a rule -> digest of its denotation; elementwise functions count one by one."""
-    return {name: denotation(name) for name in sorted(_names(rule))}
+    return {name: denotation(name) for name in rule.fact(_names)}
 
 
-def _names(rule: Rule) -> Iterator[str]:
-    for t in subterms((*rule.lhs, *rule.rhs, *rule.given)):
-        yield t.op
-        if t.op == "ew" and t["f"] not in rule.metas:
-            yield f"ew {t['f']}"
+def _names(rule: Rule) -> tuple[str, ...]:
+    terms = subterms((*rule.lhs, *rule.rhs, *rule.given))
+    functions = {f"ew {t['f']}" for t in terms if t.op == "ew" and t["f"] not in rule.metas}
+    return tuple(sorted({t.op for t in terms} | functions))
 
 
 @functools.cache
