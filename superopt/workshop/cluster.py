@@ -316,7 +316,8 @@ class _Host:
             os.environ.pop(_THREADS, None)
         else:
             os.environ[_THREADS] = threads
-        self._worker = Worker(limits, inline=inline, loads=loads)
+        # a process that forks pays where it forks several: else it loads two seconds of modules that jobs may not need
+        self._worker = Worker(limits, inline=inline, loads=loads, forked=limits.jobs < math.inf)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def pid(self) -> int:

@@ -507,6 +507,7 @@ def test_a_refusal_on_these_inputs_is_not_kept_for_others(tmp_path: Path, monkey
     assert "plain program returned" in plain()
 
 
+@pytest.mark.usefixtures("unsearched")
 def test_the_first_round_is_searched_while_the_plain_candidate_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes take seconds to start, in which this one has nothing else to do."""
     searched = threading.Event()
