@@ -246,7 +246,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             return Failure("exit", "the worker closed its pipe and stayed")
         words = self._tail.text()
-        last = words.splitlines()[-1] if words else ""
+        last = "; ".join(filter(None, (words.splitlines()[-1] if words else "", self._tail.fault)))
         if any(sign in words for sign in ("bad_alloc", "MemoryError", "RESOURCE_EXHAUSTED", "Out of memory")):
             return Failure("memory", last)
         if code < 0:
@@ -285,17 +285,22 @@ def ended_by_interrupts(workers: Sequence[JobWorker]) -> Iterator[None]:
 
 
 class _Tail:
-    """The last bytes that a worker wrote to its standard error."""
+    """The last bytes that a worker wrote to its standard error; `fault` says why reading it ended before its end."""
 
     def __init__(self) -> None:
+        self.fault = ""
         self._bytes = b""
         self._ended = threading.Event()
 
     def drain(self, stream: Any) -> None:
-        """Read until the end, keeping the tail."""
-        with contextlib.suppress(OSError, ValueError):
+        """Read until the end, keeping the tail; after a fault the worker cannot write either, and so does not wait."""
+        try:
             while chunk := os.read(stream.fileno(), 1 << 16):
                 self._bytes = (self._bytes + chunk)[-_TAIL_BYTES:]
+        except Exception as error:  # told with the end of the worker
+            if not stream.closed:
+                self.fault = f"what it wrote could not be read: {type(error).__name__}: {error}"
+                stream.close()
         self._ended.set()
 
     def text(self) -> str:

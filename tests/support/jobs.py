@@ -33,6 +33,13 @@ def content(data: Mapping[str, Any]) -> Iterator[Event]:
     yield {"event": "content", "bytes": len(path.read_bytes()), "path": str(path)}
 
 
+def words(data: Mapping[str, Any]) -> Iterator[Event]:
+    """Write to the standard error until somebody reads it, and end the process."""
+    os.write(2, b"x" * data["bytes"])
+    os._exit(3)
+    yield {}
+
+
 def cache(_: Mapping[str, Any]) -> Iterator[Event]:
     """Yield the folder in which objects are cached."""
     yield {"event": "cache", "path": str(cache_folder())}

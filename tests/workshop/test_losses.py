@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -15,6 +17,7 @@ from superopt.measure import ComparisonSettings, Timing, compare, ran
 from superopt.schedules.candidates import example_arrays
 from superopt.schedules.tune import ScheduleSearch, tune
 from superopt.schedules.workload import workload
+from superopt.workshop import process
 from superopt.workshop.job import LOST, MOST_LOSSES, Event, Failure, Job, JobWorker, WorkerDiedError
 from superopt.workshop.process import Worker
 from superopt.workshop.scheduler import LastingWorker, again_where_lost
@@ -43,6 +46,23 @@ def test_a_comparison_that_goes_on_losing_workers_is_given_up() -> None:
     assert worker.started == MOST_LOSSES
     assert isinstance(found.reference, Failure)
     assert found.reference.cause == LOST
+
+
+def test_a_fault_in_reading_what_a_worker_writes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the worker wait for somebody who reads on."""
+    real = os.read
+
+    def read(number: int, size: int) -> bytes:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("of the reader")
+        return real(number, size)
+
+    with Worker(process.ProcessLimits(silence_s=20.0)) as worker:
+        monkeypatch.setattr(process.os, "read", read)
+        with pytest.raises(WorkerDiedError) as died:
+            list(worker.request(Job("make", "tests.support.jobs:words", {"bytes": 1 << 20})))
+    assert died.value.failure.cause == "exit"
+    assert "what it wrote could not be read: RuntimeError: of the reader" in died.value.failure.detail
 
 
 @pytest.mark.parametrize("after", range(3))
