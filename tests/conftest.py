@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jax._src import compiler
 
 from superopt.certify.library import proved_library
+from superopt.machine.jitting import QUICKLY
 from superopt.machine.shared import paused_collector
 from superopt.machine.switches import plain_kept
 from superopt.make.plain import KernelMaker
 from superopt.store import Store
+
+RESULTS = frozenset(
+    {"costmodel", "equivalence", "explore", "foreign", "frontends", "ir", "kernels", "lab", "report", "search"}
+)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,6 +40,24 @@ def proofs(tmp_path: Path) -> Path:
         proved_library(known)
         own.put_many("certificates", dict(known.items("certificates")))
     return path
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA compiles in an eighth of the time in this process, where tests read results alone; workers are as always."""
+    usual = compiler.get_compile_options
+
+    def options(*given: Any, env_options_overrides: Mapping[str, Any] | None = None, **more: Any) -> Any:
+        return usual(*given, env_options_overrides={**QUICKLY, **(env_options_overrides or {})}, **more)
+
+    monkeypatch.setattr(compiler, "get_compile_options", options)
+
+
+@pytest.fixture(autouse=True)
+def quickly_where_results_are_read(request: pytest.FixtureRequest) -> None:
+    """Tests of these rooms compare results of XLA with others, and ask neither for time nor for bits of it."""
+    if request.path.parent.name in RESULTS:
+        request.getfixturevalue("quickly")
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from superopt.frontends.jax.jaxpr import Imported, Importer, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
 from superopt.ir.program import original_program
-from superopt.machine.jitting import QUICKLY
 from tests.support.jax_programs import CASES, OPAQUE, ints, rand
 
 
@@ -37,15 +36,10 @@ def check_close(got: Any, want: Any, scale: float = 1.0) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def jitted(fn: Any) -> Any:
-    """The function under `jax.jit`, compiled quickly."""
-    return jax.jit(fn, compiler_options=QUICKLY)
-
-
 def run_graph(imported: Imported) -> Any:
     """The imported graph on the example arguments, lowered to XLA."""
     values = [*map(jnp.asarray, imported.examples), *imported.graph.constants.values()]
-    return imported.unflatten(jitted(to_jax(imported.graph))(*values))
+    return imported.unflatten(jax.jit(to_jax(imported.graph))(*values))
 
 
 @functools.cache
@@ -58,7 +52,7 @@ def imported_case(name: str) -> Imported:
 def wanted(name: str) -> Any:
     """Results of `jax.jit` for a case."""
     fn, args = CASES[name]()
-    return jax.tree.map(jnp.asarray, jitted(fn)(*args))
+    return jax.tree.map(jnp.asarray, jax.jit(fn)(*args))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -202,7 +196,7 @@ def test_positional_and_keyword_calls_are_the_same() -> None:
         return x - y
 
     imported = import_function(f, (rand(2),), {"y": rand(2, seed=1)})
-    g = executed(imported)
+    g = calls_of_import(imported, build(original_program(imported.graph)))[1]
     check_close(g(rand(2), rand(2, seed=1)), g(y=rand(2, seed=1), x=rand(2)))
 
 
@@ -289,33 +283,27 @@ def test_long_chains_need_no_recursion() -> None:
 # ---- the function given back
 
 
-def executed(imported: Imported) -> Any:
-    """The imported program as a function like the original."""
-    program = original_program(imported.graph)
-    return calls_of_import(imported, build(program, imported.frozen_values, options=QUICKLY))[1]
-
-
 def wrapped(name: str, frozen: Any = ()) -> tuple[Any, Any, tuple[Any, ...]]:
     fn, args = CASES[name]()
     imported = import_function(fn, args, frozen=frozen)
-    return executed(imported), fn, args
+    return calls_of_import(imported, build(original_program(imported.graph), imported.frozen_values))[1], fn, args
 
 
 @pytest.mark.parametrize("name", ["mlp", "scan_rnn", "while_loop", "kv_cache", "random", "passthrough", "scalars"])
 @pytest.mark.parametrize("frozen", [(), 0])
 def test_wrapped_is_called_like_the_original(name: str, frozen: Any) -> None:
     g, fn, args = wrapped(name, frozen)
-    want = jitted(fn)(*args)
+    want = jax.jit(fn)(*args)
     check_close(g(*args), want)
-    check_close(jitted(g)(*args), want)
+    check_close(jax.jit(g)(*args), want)
 
 
 def test_wrapped_under_vmap() -> None:
     g, fn, (layers, x) = wrapped("mlp", 0)
     xs = jnp.stack([x, 2 * x])
-    check_close(jax.vmap(g, (None, 0))(layers, xs), jitted(jax.vmap(fn, (None, 0)))(layers, xs))
+    check_close(jax.vmap(g, (None, 0))(layers, xs), jax.jit(jax.vmap(fn, (None, 0)))(layers, xs))
     stacked = jax.tree.map(lambda w: jnp.stack([w, -w]), layers)
-    check_close(jax.vmap(g)(stacked, xs), jitted(jax.vmap(fn))(stacked, xs))
+    check_close(jax.vmap(g)(stacked, xs), jax.jit(jax.vmap(fn))(stacked, xs))
 
 
 def test_wrapped_sort_under_vmap() -> None:
@@ -332,12 +320,12 @@ def test_wrapped_derivatives(frozen: Any) -> None:
 
     for argnums in (0, 1, (0, 1)):
         got = jax.grad(functools.partial(loss, g), argnums)(layers, x)
-        check_close(got, jitted(jax.grad(functools.partial(loss, fn), argnums))(layers, x))
-        check_close(jitted(jax.grad(functools.partial(loss, g), argnums))(layers, x), got)
+        check_close(got, jax.jit(jax.grad(functools.partial(loss, fn), argnums))(layers, x))
+        check_close(jax.jit(jax.grad(functools.partial(loss, g), argnums))(layers, x), got)
     tangent = jax.tree.map(jnp.ones_like, (layers, x))
-    check_close(jax.jvp(g, (layers, x), tangent), jitted(functools.partial(jax.jvp, fn))((layers, x), tangent))
-    hess = jitted(jax.hessian(lambda x: loss(g, layers, x)))(x)
-    check_close(hess, jitted(jax.hessian(lambda x: loss(fn, layers, x)))(x), scale=10)
+    check_close(jax.jvp(g, (layers, x), tangent), jax.jit(functools.partial(jax.jvp, fn))((layers, x), tangent))
+    hess = jax.jit(jax.hessian(lambda x: loss(g, layers, x)))(x)
+    check_close(hess, jax.jit(jax.hessian(lambda x: loss(fn, layers, x)))(x), scale=10)
 
 
 def test_wrapped_derivative_keeps_custom_rules_and_integer_arguments() -> None:
@@ -352,7 +340,7 @@ def test_wrapped_derivative_keeps_custom_rules_and_integer_arguments() -> None:
 
     args = (rand(5, 2), ints(3, below=5))
     imported = import_function(fn, args)
-    g = executed(imported)
+    g = calls_of_import(imported, build(original_program(imported.graph)))[1]
     got = jax.grad(lambda t: g(t, args[1])[0])(args[0])
     check_close(got, jax.grad(lambda t: fn(t, args[1])[0])(args[0]))
     assert float(got.max()) >= 7
@@ -363,7 +351,7 @@ def test_other_frozen_values_are_prepared_anew() -> None:
     other = jax.tree.map(lambda w: w + 1, layers)
     check_close(g(other, x), fn(other, x))
     check_close(g(layers, x), fn(layers, x))
-    check_close(jitted(g)(other, x), fn(other, x))
+    check_close(jax.jit(g)(other, x), fn(other, x))
 
 
 def test_frozen_arrays_that_change_between_usual_calls() -> None:
@@ -391,7 +379,7 @@ def test_effects_happen_once_per_call() -> None:
 
     a, b, x = jnp.ones(2), jnp.full(2, 3.0), jnp.arange(2.0)
     imported = import_function(fn, (a, x), frozen=0)
-    g = executed(imported)
+    g = calls_of_import(imported, build(original_program(imported.graph), imported.frozen_values))[1]
     for count, w in enumerate((a, a, a, b, b, a), 1):
         check_close(g(w, x), w * x)
         assert len(seen) == count
@@ -403,7 +391,7 @@ def test_wrapped_keeps_name_and_doc() -> None:
         return x
 
     imported = import_function(named, (rand(2),))
-    g = executed(imported)
+    g = calls_of_import(imported, build(original_program(imported.graph)))[1]
     assert (g.__name__, g.__doc__) == ("named", "Say hello.")
 
 
@@ -420,7 +408,7 @@ def test_wrapped_keeps_name_and_doc() -> None:
 )
 def test_calls_that_do_not_fit(args: Any, kwargs: Any, says: str) -> None:
     imported = import_function(lambda x, y: x.sum(1) + y, (rand(2, 3), rand(2)))
-    g = executed(imported)
+    g = calls_of_import(imported, build(original_program(imported.graph)))[1]
     with pytest.raises(ArgumentError) as caught:
         g(*args, **kwargs)
     assert says in str(caught.value)

@@ -17,7 +17,6 @@ from superopt.frontends.jax.boundary import outside
 from superopt.frontends.jax.call import calls_of_import
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
-from superopt.machine.jitting import QUICKLY
 from tests.support.jax_programs import rand
 
 
@@ -26,7 +25,7 @@ class Program:
 
     def __init__(self, fn: Any, *args: Any, **options: Any) -> None:
         self.imported = import_function(fn, args, **options)
-        executable = build(original_program(self.imported.graph), self.imported.frozen_values, options=QUICKLY)
+        executable = build(original_program(self.imported.graph), self.imported.frozen_values)
         self.call = outside(self.imported.fn, calls_of_import(self.imported, executable)[1])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -36,7 +35,7 @@ class Program:
 def same(fn: Any, *args: Any) -> Program:
     """Program and original agree in structure, types and values."""
     fast = Program(fn, *args)
-    want, got = jax.jit(fn, compiler_options=QUICKLY)(*args), fast(*args)
+    want, got = jax.jit(fn)(*args), fast(*args)
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)

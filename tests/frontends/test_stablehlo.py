@@ -14,7 +14,6 @@ from superopt.backends.xla import to_jax
 from superopt.errors import InputError, SuperoptError
 from superopt.frontends.stablehlo.module import import_module, load_module
 from superopt.frontends.stablehlo.ops import OPS
-from superopt.machine.jitting import QUICKLY
 from tests.frontends.test_frontend_jax import check_close
 from tests.support.jax_programs import CASES
 
@@ -36,8 +35,7 @@ def by_us(text: str | bytes, args: list[np.ndarray]) -> list[np.ndarray]:
     """Results of the graph that is imported."""
     imported = import_module(load_module(text.encode() if isinstance(text, str) else text))
     with jax.enable_x64(True):
-        run = jax.jit(to_jax(imported.graph), compiler_options=QUICKLY)
-        return [np.asarray(x) for x in run(*args, *imported.graph.constants.values())]
+        return [np.asarray(x) for x in jax.jit(to_jax(imported.graph))(*args, *imported.graph.constants.values())]
 
 
 def check(text: str, *args: Any) -> None:

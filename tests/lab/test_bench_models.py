@@ -12,7 +12,6 @@ from superopt.backends.xla import to_jax
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.lab.bench.programs import blocks, layers, models
 from superopt.lab.bench.programs.layers import Net
-from superopt.machine.jitting import QUICKLY
 from tests.support.sampling import sampled
 
 # what transformers and torchvision count as parameters
@@ -55,10 +54,9 @@ def test_imported_models_compute_the_same(name: str) -> None:
     net = SMALL[name]()
     imported = import_function(net.fn, (net.params, *net.inputs), {}, frozen=0)
     assert not imported.opaque_ops
-    expected = jax.tree.leaves(jax.jit(net.fn, compiler_options=QUICKLY)(net.params, *net.inputs))
+    expected = jax.tree.leaves(jax.jit(net.fn)(net.params, *net.inputs))
     values = [*imported.examples, *imported.graph.constants.values()]
-    found = jax.jit(to_jax(imported.graph), compiler_options=QUICKLY)(*values)
-    for got, want in zip(found, expected, strict=True):
+    for got, want in zip(jax.jit(to_jax(imported.graph))(*values), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
         assert np.isfinite(want).all()
         assert np.std(want) > 0
@@ -68,7 +66,7 @@ def test_a_token_does_not_see_later_ones() -> None:
     net = models.gpt2_prefill(2, 16, 4, 6, 50)
     ids = net.inputs[0]
     changed = np.concatenate([ids[:, :-1], (ids[:, -1:] + 1) % 50], axis=1)
-    fn = jax.jit(net.fn, compiler_options=QUICKLY)
+    fn = jax.jit(net.fn)
     (logits, cache), (other, other_cache) = fn(net.params, ids), fn(net.params, changed)
     assert not np.allclose(logits, other)
     for pair, other_pair in zip(cache, other_cache, strict=True):
@@ -79,7 +77,7 @@ def test_a_token_does_not_see_later_ones() -> None:
 def test_a_decoded_token_enters_the_cache_and_sees_what_is_before_it() -> None:
     net = blocks.llama_decode(2, 16, 4, 2, 24, 8, 50)
     token, position, cache = net.inputs
-    fn = jax.jit(net.fn, compiler_options=QUICKLY)
+    fn = jax.jit(net.fn)
     logits, updated = fn(net.params, token, position, cache)
     for pair, new in zip(cache, updated, strict=True):
         for x, y in zip(pair, new, strict=True):

@@ -13,7 +13,6 @@ from superopt.ir.interp import evaluate
 from superopt.lab.bench import rewrites
 from superopt.lab.bench.programs import rewrites_conv, rewrites_dense
 from superopt.lab.bench.programs.rewrites_case import RewriteCase
-from superopt.machine.jitting import QUICKLY
 from superopt.machine.speedup import Speedup
 from tests.support.sampling import sampled
 
@@ -64,11 +63,10 @@ def _close(got: object, wanted: object) -> None:
 def test_variants_equal_the_original_and_its_graph(name: str) -> None:
     case = SMALL[name]()
     params, inputs = jax.device_put((case.params, case.inputs))
-    wanted = jax.jit(case.fn, compiler_options=QUICKLY)(params, *inputs)
+    wanted = jax.jit(case.fn)(params, *inputs)
     assert case.variants
     for variant in case.variants.values():
-        found = jax.jit(variant.fn, compiler_options=QUICKLY)
-        _close(found(jax.device_put(variant.prepare(case.params)), *inputs), wanted)
+        _close(jax.jit(variant.fn)(jax.device_put(variant.prepare(case.params)), *inputs), wanted)
     imported = import_function(case.fn, (case.params, *case.inputs), frozen=0)
     values = dict(zip(imported.names, map(np.asarray, imported.examples), strict=True))
     _close(evaluate(imported.graph, {**imported.graph.constants, **values}), wanted)
