@@ -23,7 +23,7 @@ from superopt.pipeline import jitted, shares
 from superopt.pipeline.optimizer import optimize
 from superopt.pipeline.shares import Shares
 
-pytestmark = pytest.mark.usefixtures("keeps_plain")
+pytestmark = pytest.mark.usefixtures("keeps_plain", "quickly")
 
 FAST: dict[str, Any] = {"budget": "20steps", "deterministic": True, "store": False, "rules": (), "kernels": False}
 W = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)

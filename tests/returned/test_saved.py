@@ -23,7 +23,7 @@ from superopt.returned import remember
 from superopt.store import Store
 from tests.support.onnx_models import mlp
 
-pytestmark = pytest.mark.usefixtures("keeps_plain")
+pytestmark = pytest.mark.usefixtures("keeps_plain", "quickly")
 
 RNG = np.random.default_rng(0)
 OPTIONS = {"frozen": 0, "budget": "30steps", "deterministic": True}
