@@ -18,7 +18,7 @@ from superopt.make.plain import KernelMaker
 from superopt.store import Store
 
 RESULTS = frozenset(
-    {"costmodel", "equivalence", "explore", "foreign", "frontends", "ir", "kernels", "lab", "report", "search"}
+    {"costmodel", "equivalence", "explore", "foreign", "frontends", "kernels", "lab", "report", "search"}
 )
 
 

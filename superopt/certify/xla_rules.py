@@ -19,7 +19,7 @@ from superopt.backends.xla import to_jax
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
-from superopt.machine.jitting import QUICKLY, jax_jit
+from superopt.machine.jitting import jit_quickly
 from verifier.equal.equality import NO_OVERFLOW, POSITIONS
 from verifier.equal.normal import EXACT
 from verifier.rules.refute import DRAWN, env_of_seed, first_difference, special, strewn
@@ -37,7 +37,7 @@ def by_xla(rule: Rule, domain: ValidityDomain) -> str:
         if made is None:
             continue
         inputs = tuple(made.inputs.values())
-        both = jax_jit(to_jax(Graph(inputs, (*made.lhs, *made.rhs))), compiler_options=QUICKLY)  # once for all values
+        both = jit_quickly(to_jax(Graph(inputs, (*made.lhs, *made.rhs))))  # compiled once: most of the time is that
         for kind, values in _values(made, dtype, domain.exactness == EXACT):
             if not all(bool(np.all(g)) for g in evaluate(made.given, values)):
                 continue

@@ -24,7 +24,7 @@ from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.types import FLOATS, INTEGERS, UNIT_ROUNDOFF, TensorType, range_of
-from superopt.machine.jitting import QUICKLY, jax_jit
+from superopt.machine.jitting import jit_quickly
 from superopt.measure.conditioning import in_last_place
 from verifier.rules.nonvacuity import Observations, leaves_numbers
 from verifier.rules.process import processor_s
@@ -223,7 +223,7 @@ class Evaluation:
                 if "callback" not in str(error):
                     raise
                 with jax.enable_x64(True):
-                    made = jax_jit(call, compiler_options=QUICKLY)
+                    made = jit_quickly(call)
             self._known[side, wide] = made
         if isinstance(made, RefereeProgram):
             return referee().run(made, arrays)
@@ -251,7 +251,7 @@ class Evaluation:
             def kinds(*given: Any) -> Any:
                 return [(jnp.isnan(x).any(), jnp.isinf(x).any()) for x in program(*given)]
 
-            self._watched[side] = graph, nodes, jax_jit(kinds, compiler_options=QUICKLY)
+            self._watched[side] = graph, nodes, jit_quickly(kinds)
         graph, nodes, watched = self._watched[side]
         arrays = map(np.asarray, (*live, *(self.shared.arrays[n["name"]] for n in graph.inputs[len(live) :])))
         with jax.enable_x64(True):

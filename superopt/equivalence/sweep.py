@@ -40,7 +40,7 @@ from superopt.ir.program import map_nodes
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS
-from superopt.machine.jitting import QUICKLY, jax_jit
+from superopt.machine.jitting import jit_quickly
 from verifier.equal.equality import DEFINED, Proof, Stop
 from verifier.rules.process import processor_s
 from verifier.statements.prove import SMALL, Pair, prove_elsewhere
@@ -301,7 +301,7 @@ def _values(pair: Pair, sizes: Mapping[str, int]) -> dict[Node, np.ndarray]:
         taken = [np.asarray((drawn | arrays)[n["name"]]) for n in graph.inputs]
         wide = [x.astype(np.float64) if str(x.dtype) in FLOATS else x for x in taken]
         with jax.enable_x64(True):
-            results = jax_jit(to_jax(widened(graph)), compiler_options=QUICKLY)(*wide)
+            results = jit_quickly(to_jax(widened(graph)))(*wide)
     except (SuperoptError, TypeError, ValueError):  # without values nothing is looked for
         return {}
     return dict(zip(nodes, map(np.asarray, results), strict=True))

@@ -15,7 +15,7 @@ from jax._src.api import jit as jax_jit  # `jax.jit` may be replaced before this
 
 from superopt.machine import background
 
-__all__ = ["QUICKLY", "SETTINGS", "enabled_x64", "jax_jit", "user_contexts"]
+__all__ = ["QUICKLY", "SETTINGS", "enabled_x64", "jax_jit", "jit_quickly", "user_contexts"]
 
 QUICKLY: dict[str, bool | str] = {
     "xla_backend_optimization_level": "0",
@@ -38,6 +38,19 @@ _CARRIED = (
     *SETTINGS, "jax_debug_nans", "jax_debug_infs", "jax_default_device", "jax_transfer_guard_host_to_device",
     "jax_transfer_guard_device_to_device", "jax_transfer_guard_device_to_host",
 )  # fmt: skip
+
+
+def jit_quickly(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function under `jax.jit` that is compiled for a few calls, for their results alone."""
+    quick, usual = jax_jit(fn, compiler_options=QUICKLY), jax_jit(fn)
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return quick(*arguments)
+        except jax.errors.JaxRuntimeError:  # the older code generator lacks some types: it clamps no truth values
+            return usual(*arguments)
+
+    return call
 
 
 def user_contexts() -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from superopt.arrays import bundles
-from superopt.machine.jitting import QUICKLY, jax_jit  # pyright: ignore[reportUnknownVariableType]
+from superopt.machine.jitting import jax_jit, jit_quickly  # pyright: ignore[reportUnknownVariableType]
 from superopt.workshop.job import Event
 
 _MOST = 64
@@ -47,7 +47,7 @@ def run(request: Mapping[str, Any]) -> Iterator[Event]:
         with jax.enable_x64(True):
             if key not in _KNOWN:
                 module = _exported(given["module"].tobytes(), *request["types"])
-                _KNOWN[key] = _JIT(module.call, compiler_options=QUICKLY)
+                _KNOWN[key] = jit_quickly(module.call)
             count, results = len(request["types"][0]), dict[str, np.ndarray]()
             for n in range(request["draws"]):
                 outputs = _KNOWN[key](*(np.array(given[f"{n} {i}"]) for i in range(count)))

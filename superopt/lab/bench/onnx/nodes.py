@@ -27,7 +27,7 @@ from superopt.backends.xla import to_jax
 from superopt.errors import SuperoptError
 from superopt.frontends.onnx.frontend import OnnxModel, StaticValueError, import_model, load_model
 from superopt.ir.types import DTYPES
-from superopt.machine.jitting import QUICKLY
+from superopt.machine.jitting import jit_quickly
 
 # random by definition: no values to compare with
 RANDOM_OPS = frozenset({"Bernoulli", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike"})
@@ -145,7 +145,7 @@ def _run_graph(loaded: OnnxModel, arguments: Sequence[Any]) -> Any:
         imported = import_model(loaded, *arguments)
         names = [node["name"] for node in imported.graph.inputs[len(imported.examples) :]]
         arrays = [*imported.examples, *(imported.graph.constants[name] for name in names)]
-        results = imported.unflatten(jax.jit(to_jax(imported.graph), compiler_options=QUICKLY)(*arrays))
+        results = imported.unflatten(jit_quickly(to_jax(imported.graph))(*arrays))
         return results if imported.tail is None else imported.tail([*results, *arguments])
 
 
