@@ -121,6 +121,7 @@ def test_no_kernels_where_none_are_asked_for_and_none_can_be_chosen(
     assert fast.kernels == ()
 
 
+@pytest.mark.usefixtures("unsearched")
 def test_timed_kernels_are_kept_and_correct_the_prices_of_the_next_call(tmp_path: Path) -> None:
     given: list[EarlierKernels] = []
 

@@ -105,7 +105,7 @@ def test_cases_by_name() -> None:
 
 def test_a_row_and_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrites, "build_case", lambda name: SMALL[name]())
-    row = rewrites.measure_case("low_rank", "200steps", 0, rounds=3, most_rounds=6, sample_s=1e-4)
+    row = rewrites.measure_case("low_rank", "40steps", 0, rounds=3, most_rounds=6, sample_s=1e-4)
     assert row["hand"] == "from-the-left"
     assert row["kind"] in ("gain", "loss")
     assert row["rounds"] in (3, 6)
