@@ -10,8 +10,7 @@ import numpy as np
 
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.pallas.lower import lower
-
-_HASTE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+from superopt.machine.jitting import QUICKLY
 
 
 def inputs(program: LoopProgram, arrays: Mapping[str, Any]) -> list[Any]:
@@ -22,5 +21,5 @@ def inputs(program: LoopProgram, arrays: Mapping[str, Any]) -> list[Any]:
 def run(program: LoopProgram, arrays: Mapping[str, Any]) -> list[Any]:
     """The outputs of a scheduled program."""
     given = inputs(program, arrays)
-    compiled = jax.jit(lower(program, interpret=True)).lower(*given).compile(compiler_options=_HASTE)
+    compiled = jax.jit(lower(program, interpret=True)).lower(*given).compile(compiler_options=QUICKLY)
     return [np.asarray(x) for x in compiled(*given)]
