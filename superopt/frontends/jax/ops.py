@@ -188,9 +188,13 @@ def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Resul
         return None
     if (known := _known_gather(p, xs, out[0])) is not None:
         return known
+    x, where = xs
+    if len(dims.start_index_map) == 1:
+        where = known_gathers.sum_of_counts(where, x.shape[int(dims.start_index_map[0])]) or where
     return mk(
         "gather",
-        *xs,
+        x,
+        where,
         offset_dims=sizes(dims.offset_dims),
         collapsed_slice_dims=sizes(dims.collapsed_slice_dims),
         start_index_map=sizes(dims.start_index_map),
