@@ -141,4 +141,14 @@ product-with-cosines-of-differences: A[*b *i]  B[*b *n]  W[*b *n *q]
 product-with-sines-of-differences: A[*b *i]  B[*b *n]  W[*b *n *q]
   dot(sin(A - B), W, n)  ==  sin(A) * dot(cos(B), W, n) - cos(A) * dot(sin(B), W, n)
   prefer prod(i) > 1 and prod(n) > 1
+
+product-of-weighted-difference: W[*b *i *k *p]  A[*b *k *d]  B[*b *i *d]
+  dot(A - B, W, k)  ==  dot(A, W, k) - B * sum(W, k)
+  numerics range
+  prefer prod(i) > 1 and prod(k) > 1 and prod(d) > 1
+
+product-of-weighted-difference-from: W[*b *i *k *p]  A[*b *k *d]  B[*b *i *d]
+  dot(B - A, W, k)  ==  B * sum(W, k) - dot(A, W, k)
+  numerics range
+  prefer prod(i) > 1 and prod(k) > 1 and prod(d) > 1
 """

@@ -115,6 +115,10 @@ FORMS: dict[str, tuple[Callable[[], Node], tuple[str, ...], str, Shape]] = {
         lambda: inverse(mk("add", identity(6), dot(var("u", 6, 2), var("w", 2, 6)))),
         ("inverse-with-low-rank",), "solve", (2, 6),
     ),
+    "a diagonal and a product of low rank": (
+        lambda: mk("solve", mk("add", diagonal(var("d", 6), 6), dot(var("u", 6, 2), var("w", 2, 6))), B),
+        ("solution-with-diagonal-and-low-rank",), "solve", (2, 5),
+    ),
     "a sum of inverses": (
         lambda: dot(inverse(mk("add", inverse(A), inverse(var("c", 6, 6)))), B),
         ("solution-with-sum-of-inverses",), "solve", (6, 5),

@@ -6,6 +6,7 @@ import pytest
 
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
+from rewrites.library import by_name
 from verifier.rules.check import check
 from verifier.rules.prove import prove
 from verifier.verdict import PROVED, REFUTED
@@ -165,3 +166,18 @@ def test_false_equations_are_not_proved(name: str) -> None:
 )
 def test_false_equations_are_refuted(name: str) -> None:
     assert check(rule(FALSE[name])).status == REFUTED
+
+
+def test_a_diagonal_without_zeros_is_a_premise_that_the_verdict_states() -> None:
+    verdict = check(by_name("solution-with-diagonal-and-low-rank"))
+    assert verdict.domain is not None
+    assert verdict.domain.exactness == "range"
+    assert "given: ne(D, 0)" in verdict.domain.assumptions
+    assert check(rule(FALSE["low rank and a diagonal that may be zero"])).status == REFUTED
+
+
+def test_a_scale_of_low_rank_is_no_premise() -> None:
+    verdict = check(by_name("solution-with-low-rank"))
+    assert verdict.domain is not None
+    assert verdict.domain.exactness == "real"
+    assert not any("given" in text or "not zero" in text for text in verdict.domain.assumptions)

@@ -18,6 +18,7 @@ import numpy as np
 from jax import export, lax
 
 from superopt.frontends.jax import known_gathers
+from superopt.frontends.jax.blocks import block_diagonal
 from superopt.frontends.jax.builders import (
     broadcast,
     concatenate,
@@ -173,7 +174,7 @@ def _pad(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
 
 
 def _concatenate(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return concatenate(xs, int(p["dimension"]))
+    return block_diagonal(xs, int(p["dimension"])) or concatenate(xs, int(p["dimension"]))
 
 
 def _dynamic_slice(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
