@@ -199,7 +199,7 @@ class _Question:
                 self.causes.append(f"unsupported: {why}")
             return False
         premised = nonzero_entries(self.given)
-        implied = InverseLaws(ctx, normal.labels, facts, premised).implied(partial)
+        implied = InverseLaws(ctx, normal.labels, facts, nonzero=premised).implied(partial)
         nonzero = [*inverted, *normal.positive(partial), *implied, *premised]
         new = undischarged(ctx, met.denominators[len(divided) :], nonzero, facts)
         if new:
@@ -296,16 +296,18 @@ def _equal_when_cleared(normal: LawNormaliser, p: NF, q: NF, facts: tuple[Cond, 
     """Two sums without divisors that are sums and without products of inverses, if they are then proved equal."""
     if normal.laws == EXACT:
         return None
-    notes = len(normal.ctx.notes)
+    ctx, notes = normal.ctx, len(normal.ctx.notes)
     fractions = normal.cleared(p, q)
-    ways = itertools.chain(
-        [fractions] if fractions != (p, q) else [], InverseLaws(normal.ctx, normal.labels, facts).cleared(*fractions)
-    )
-    for way in ways:
-        if equal(normal.ctx, *way, facts):
-            del normal.ctx.notes[notes:]
+    ways = [fractions] if fractions != (p, q) else []
+    always = [
+        a for a, trail in normal.records.partial if all(isinstance(g, Cond) and ctx.holds(g, facts) for g in trail)
+    ]
+    laws = InverseLaws(ctx, normal.labels, facts, everywhere=frozenset(always))
+    for way in itertools.chain(ways, laws.cleared(*fractions)):
+        if equal(ctx, *way, facts):
+            del ctx.notes[notes:]
             return way
-    del normal.ctx.notes[notes + 2 :]
+    del ctx.notes[notes + 2 :]
     return None
 
 

@@ -99,6 +99,7 @@ class InverseLaws:
         ctx: premises about sizes.
         labels: the opaque atoms.
         facts: conditions on the index of the result.
+        everywhere: inverses that exist at every index of the result.
         nonzero: values that are not 0, by premises, each with the conditions under which it is not.
         leads: label of an inverse -> number of its lead among the terms of the matrix that may be it.
     """
@@ -106,6 +107,7 @@ class InverseLaws:
     ctx: Context
     labels: AtomLabels
     facts: tuple[Cond, ...]
+    everywhere: frozenset[Atom] = frozenset()
     nonzero: Sequence[tuple[Atom, Trail]] = ()
     leads: Mapping[str, int] = field(default_factory=dict[str, int])
 
@@ -134,40 +136,38 @@ class InverseLaws:
             laws = replace(self, leads=dict(zip(counts, choice, strict=True)))
             yield laws.reduced(p), laws.reduced(q)
             for entry, side, name in laws._removable(p, q):
-                by, *others = (laws._multiplied(x, entry, side, name) for x in (p, q))
-                yield laws.reduced(by), laws.reduced(others[0])
+                one, two = (laws.reduced(laws._multiplied(x, entry, side, name)) for x in (p, q))
+                yield one, two
 
     def _removable(self, p: NF, q: NF) -> list[tuple[InverseEntry, int, str]]:
-        """Inverses of which an entry at a free index occurs, with the end at which the index stands, and its name."""
+        """Inverses of which an entry at a free index occurs, with the end at which the index stands, and its name.
+
+        They exist wherever the equation is to hold: where a matrix has no inverse, nothing follows of products with it.
+        """
         out: dict[tuple[Atom, int, str], InverseEntry] = {}
         for m in (*p, *q):
-            for entry in filter(None, map(self.entry, m.atoms)):
-                for side in (0, 1):
-                    name = _name(entry.place(side))
-                    if name is None or name in m.binders or not self._free(name, entry):
-                        continue
+            entries = [e for e in map(self.entry, m.atoms) if e is not None and e.inverse in self.everywhere]
+            for entry, side in itertools.product(entries, (0, 1)):
+                name = _name(entry.place(side))
+                if name is not None and name not in m.binders and self._is_free(name, entry):
                     out[entry.inverse, side, name] = entry
         return [(entry, side, name) for (_, side, name), entry in out.items()]
 
-    def _free(self, name: str, entry: InverseEntry) -> bool:
+    def _is_free(self, name: str, entry: InverseEntry) -> bool:
         """Whether an index takes all values below the size of a matrix, and the matrix does not depend on it."""
-        own = {x for g in self.facts for x in c.clauses(g) if name in x.vars}
-        whole = all(self.ctx.holds(x, c.within(var(name), entry.size)) for x in own) and self._in_range(name, entry)
+        own, range_ = {x for g in self.facts for x in c.clauses(g) if name in x.vars}, c.within(var(name), entry.size)
+        whole = all(self.ctx.holds(x, range_) for x in own) and all(self.ctx.holds(x, self.facts) for x in range_)
         return name not in self.ctx.dims and whole and not any(name in m.free() for m in entry.form)
-
-    def _in_range(self, name: str, entry: InverseEntry) -> bool:
-        return all(self.ctx.holds(x, self.facts) for x in c.within(var(name), entry.size))
 
     def _multiplied(self, p: NF, entry: InverseEntry, side: int, name: str) -> NF:
         """A sum over an index of a matrix times a sum; the index stands for the other end of the matrix afterwards."""
         out: NF = []
         for m in p:
-            same = [x for x in m.atoms if (e := self.entry(x)) is not None and e.inverse == entry.inverse]
-            same = [x for x in same if x == replace(entry, atom=x).at(side, var(name))]
-            rest = replace(m, atoms=tuple([x for x in m.atoms if x not in same]))
-            if len(same) == 1 and name not in rest.free() | replace(entry, atom=same[0]).place(1 - side).vars:
-                other = replace(entry, atom=same[0]).place(1 - side)
-                out += self._with(rest, (c.eq(other, var(name)),))
+            same = [e for e in map(self.entry, m.atoms) if e is not None and e.inverse == entry.inverse]
+            same = [e for e in same if e.place(side) == var(name)]
+            rest = replace(m, atoms=tuple([x for x in m.atoms if all(x != e.atom for e in same)]))
+            if len(same) == 1 and name not in rest.free() | same[0].place(1 - side).vars:
+                out += self._with(rest, (c.eq(same[0].place(1 - side), var(name)),))
                 continue
             summed = self.ctx.fresh(entry.size)
             moved = subst(m, {name: var(summed)})
