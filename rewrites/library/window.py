@@ -26,6 +26,10 @@ sliding-maximum: X[*b n]  extra i j
   max(take(X, iota(i) + iota(j), n), j)  ==  ren(wmax(slice(X, n(0, i + j - 1)), n(j)), n, i)
   if i + j <= n + 1, i >= 1, j >= 1
 
+windows-times-weights: X[*b n]  W[j *m]  extra i
+  dot(take(X, iota(i) + iota(j), n), W, j)  ==  ren(conv(slice(X, n(0, i + j - 1)), ren(W, j, n), n(1)), n, i)
+  if i + j <= n + 1, i >= 1, j >= 1
+
 wsum-of-halves: X[*b s]
   wsum(X, s(w))  ==  slice(Y, s(0, s - w + 1)) + slice(Y, s(w // 2, s - w // 2 + 1))
   with Y = wsum(X, s(w // 2))

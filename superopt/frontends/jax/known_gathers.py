@@ -72,22 +72,30 @@ def elements(x: Node, where: Node, mapped: Sequence[int], offset: Sequence[int],
     return reshape(transpose(cut, [order.index(d) for d in sorted(order)]), out)
 
 
-def sum_of_counts(where: Node, size: Size) -> Node | None:
-    """Positions that are the sum of two counts, along different axes, as that sum; None for others.
+def sum_of_counts(x: Node, axis: int, where: Node) -> tuple[Node, Node, list[int]] | None:
+    """Positions that are a number and two counts along different axes, up or down; None for others.
 
     Args:
-        where: positions along one axis of length `size`, as the last axis.
+        x: the operand.
+        axis: the axis of the operand along which they are.
+        where: the positions, as the last axis.
+
+    Returns:
+        The operand from the first position on, the sum of both counts upwards, and the axes that count down.
     """
-    entries = _known(where) if where.shape[-1:] == (1,) else None
-    if entries is None or not entries.size or not isinstance(size, int):
+    entries = _known(where) if where.shape[-1:] == (1,) and where.dtype in ("int32", "int64") else None
+    size = x.shape[axis]
+    axes = [a for a, n in enumerate(where.shape) if n != 1]
+    if entries is None or len(axes) != 2 or not entries.size or not isinstance(size, int) or has_symbols(x.shape):
         return None
-    axes = [a for a, n in enumerate(entries.shape) if n != 1]
-    if len(axes) != 2 or int(entries.flat[-1]) >= size or where.dtype not in ("int32", "int64"):
-        return None
+    down = [a for a in axes if entries.take(0, a).flat[0] > entries.take(1, a).flat[0]]
+    first, last = int(entries.min()), int(entries.max())
     one, two = (np.arange(entries.shape[a]).reshape(_along(entries, a)) for a in axes)
-    if not (entries == one + two).all():
+    if first < 0 or last >= size or not (np.flip(entries, down) == first + one + two).all():
         return None
-    return mk("add", *[mk("iota", dtype=str(where.dtype), shape=where.shape, dimension=a) for a in axes])
+    begin = [first if d == axis else 0 for d in range(len(x.shape))]
+    count = mk("add", *[mk("iota", dtype=str(where.dtype), shape=where.shape, dimension=a) for a in axes])
+    return window(x, begin, x.shape), count, down
 
 
 def _along(entries: np.ndarray, axis: int) -> list[int]:

@@ -189,21 +189,23 @@ def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Resul
         return None
     if (known := _known_gather(p, xs, out[0])) is not None:
         return known
-    x, where = xs
-    if len(dims.start_index_map) == 1:
-        where = known_gathers.sum_of_counts(where, x.shape[int(dims.start_index_map[0])]) or where
-    return mk(
+    (x, where), mapped, down = xs, sizes(dims.start_index_map), list[int]()
+    if len(mapped) == 1 and mapped == sizes(dims.collapsed_slice_dims) and not dims.operand_batching_dims:
+        x, where, down = known_gathers.sum_of_counts(x, mapped[0], where) or (x, where, down)
+    made = mk(
         "gather",
         x,
         where,
         offset_dims=sizes(dims.offset_dims),
         collapsed_slice_dims=sizes(dims.collapsed_slice_dims),
-        start_index_map=sizes(dims.start_index_map),
+        start_index_map=mapped,
         operand_batching_dims=sizes(dims.operand_batching_dims),
         start_indices_batching_dims=sizes(dims.start_indices_batching_dims),
         slice_sizes=sizes(p["slice_sizes"]),
         mode=mode,
     )
+    rows = [d for d in range(len(made.shape)) if d not in dims.offset_dims]
+    return mk("rev", made, dimensions=tuple([rows[a] for a in down])) if down else made
 
 
 def _known_gather(p: OpParams, xs: Sequence[Node], out: TensorType) -> Node | None:
