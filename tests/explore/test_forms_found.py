@@ -60,10 +60,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], int]] = {
         (draw(300, 8), below(6, 300), draw(8, 16), draw(16)), 300 * 8,
     ),
     "means of windows": (
-        lambda x: jnp.mean(x[jnp.arange(200 - 31)[:, None] + jnp.arange(32)], 1), (draw(200),), 199,
+        lambda x: jnp.mean(x[jnp.arange(200 - 31)[:, None] + jnp.arange(32)], 1), (draw(200),), 200,
     ),
     "maxima of windows of rows": (
-        lambda x: jnp.max(x[:, jnp.arange(200 - 20)[:, None] + jnp.arange(21)], -1), (draw(3, 200),), 3 * 199,
+        lambda x: jnp.max(x[:, jnp.arange(200 - 20)[:, None] + jnp.arange(21)], -1), (draw(3, 200),), 3 * 200,
     ),
     "structure factor": (
         lambda x, k: jnp.sum(jnp.cos(jnp.einsum("ijd,kd->kij", x[:, None] - x[None], k)), (1, 2)),

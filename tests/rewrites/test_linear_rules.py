@@ -17,6 +17,7 @@ from tests.rewrites.test_rules_graphs import check_all_enodes
 from tests.support.rules_numeric import arrays_of, dot, egraph, spread, var
 
 A, B, V = var("a", 6, 6), var("b", 6, 5), var("v", 5, 1)
+LOW_RANK = dot(var("u", 6, 2), var("w", 2, 6))
 Shape = tuple[int, ...]
 
 
@@ -104,19 +105,23 @@ FORMS: dict[str, tuple[Callable[[], Node], tuple[str, ...], str, Shape]] = {
         ("inverse-of-kronecker-product",), "solve", (2, 3),
     ),
     "an identity and a product of low rank": (
-        lambda: mk("solve", mk("add", identity(6), dot(var("u", 6, 2), var("w", 2, 6))), B),
+        lambda: mk("solve", mk("add", identity(6), LOW_RANK), B),
         ("solution-with-low-rank",), "solve", (2, 5),
     ),
     "a scaled identity and a product of low rank": (
-        lambda: dot(inverse(mk("add", scaled_identity(6), dot(var("u", 6, 2), var("w", 2, 6)))), var("y", 6)),
+        lambda: dot(inverse(mk("add", scaled_identity(6), LOW_RANK)), var("y", 6)),
         ("solution-with-low-rank",), "solve", (2, 1),
     ),
+    "an identity with a scale of the program": (
+        lambda: mk("solve", mk("add", mk("mul", spread(var("s"), (6, 6)), identity(6)), LOW_RANK), B),
+        ("scaled-identity", "solution-with-low-rank"), "solve", (2, 5),
+    ),
     "an inverse with a product of low rank": (
-        lambda: inverse(mk("add", identity(6), dot(var("u", 6, 2), var("w", 2, 6)))),
+        lambda: inverse(mk("add", identity(6), LOW_RANK)),
         ("inverse-with-low-rank",), "solve", (2, 6),
     ),
     "a diagonal and a product of low rank": (
-        lambda: mk("solve", mk("add", diagonal(var("d", 6), 6), dot(var("u", 6, 2), var("w", 2, 6))), B),
+        lambda: mk("solve", mk("add", diagonal(var("d", 6), 6), LOW_RANK), B),
         ("solution-with-diagonal-and-low-rank",), "solve", (2, 5),
     ),
     "a sum of inverses": (
@@ -125,6 +130,12 @@ FORMS: dict[str, tuple[Callable[[], Node], tuple[str, ...], str, Shape]] = {
     ),
     "a solution and its matrix": (
         lambda: dot(A, dot(inverse(A), B)), ("matrix-times-its-solution",), "input", (6, 5),
+    ),
+    "a solution of its matrix's product": (
+        lambda: mk("solve", A, dot(A, var("c", 6, 5))), ("solution-of-matrix-product",), "input", (6, 5),
+    ),
+    "a solution with an inverse": (
+        lambda: mk("solve", inverse(A), B), ("solution-with-inverse",), "dot_general", (6, 5),
     ),
     "an inverse of an inverse": (
         lambda: dot(inverse(inverse(A)), B), ("inverse-of-inverse",), "dot_general", (5, 6),
