@@ -138,7 +138,6 @@ long-convolution: q in 32|64  X[*b c s]  W[o c s2]  extra i j
   with Z = pad(X, 0, s(p, ((s + p + h - s2 + q) // q + (s2 + 2 * q - 2) // q - 1) * q - s - p))
   with V = pad(W, 0, s(q - 1, (s2 + 2 * q - 2) // q * q - s2))
   with T = split(conv(V, rev(diag(bcast(1, s(q)), s, j), s), s(1)), s, s, i(q))
-  if p >= 0, h >= 0
   prefer c * o <= 4 and s2 >= 2 * q and s + p + h - s2 >= 4 * q
 
 long-convolution-by-channel: q in 32|64  X[*b *g s]  W[*g s2]  extra i j
@@ -147,6 +146,5 @@ long-convolution-by-channel: q in 32|64  X[*b *g s]  W[*g s2]  extra i j
   with Z = pad(X, 0, s(p, ((s + p + h - s2 + q) // q + (s2 + 2 * q - 2) // q - 1) * q - s - p))
   with V = pad(W, 0, s(q - 1, (s2 + 2 * q - 2) // q * q - s2))
   with T = split(conv(V, rev(diag(bcast(1, s(q)), s, j), s), s(1)), s, s, i(q))
-  if p >= 0, h >= 0
   prefer s2 >= 2 * q and s + p + h - s2 >= 4 * q
 """

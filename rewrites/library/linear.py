@@ -42,7 +42,7 @@ solution-with-low-rank: U[*b i r]  V[*b r k]  S[*b]  B[*b i *n]  extra s
     == (X - dot(Z, solve(diag(bcast(S, r), r, s) + dot(V, Z, k), dot(V, X, k), r, s), s)) / S
   with X = ren(B, i, k)
   with Z = ren(ren(U, r, s), i, k)
-  if i == k, r < i
+  if r < i
   source Woodbury 1950
 
 solution-with-diagonal-and-low-rank: U[*b i r]  V[*b r k]  D[*b i]  B[*b i *n]  extra s
@@ -50,7 +50,6 @@ solution-with-diagonal-and-low-rank: U[*b i r]  V[*b r k]  D[*b i]  B[*b i *n]  
     == X - dot(Z, solve(diag(bcast(1, r), r, s) + dot(V, Z, k), dot(V, X, k), r, s), s)
   with X = ren(B / D, i, k)
   with Z = ren(ren(U / D, r, s), i, k)
-  if i == k
   given ne(D, 0)
   numerics range
   prefer r < i
@@ -60,13 +59,12 @@ inverse-with-low-rank: U[*b i r]  V[*b r k]  S[*b]  extra s
   inverse(where(eq(iota(i), iota(k)), S, 0) + dot(U, V, r), i, k)
     == (diag(bcast(1, i), i, k) - dot(Z, solve(diag(bcast(S, r), r, s) + dot(V, Z, k), ren(V, k, i), r, s), s)) / S
   with Z = ren(ren(U, r, s), i, k)
-  if i == k, r < i
+  if r < i
   source Woodbury 1950
 
 solution-with-sum-of-inverses: P[*b i k]  Q[*b i k]  B[*b k *n]  extra j
   solve(inverse(P, i, k) + inverse(Q, i, k), B, k, i)
     == dot(ren(P, k, j), solve(ren(P, k, j) + ren(Q, k, j), dot(Q, B, k), i, j), j)
-  if i == k
   source Anderson and Duffin 1969
 
 inverse-of-inverse: A[*b i k]

@@ -33,19 +33,18 @@ windows-times-weights: X[*b n]  W[j *m]  extra i
 wsum-of-halves: X[*b s]
   wsum(X, s(w))  ==  slice(Y, s(0, s - w + 1)) + slice(Y, s(w // 2, s - w // 2 + 1))
   with Y = wsum(X, s(w // 2))
-  if w % 2 == 0, w >= 2
+  if w % 2 == 0
   prefer w >= 16
   source Hillis and Steele 1986
 
 wsum-of-odd-length: X[*b s]
   wsum(X, s(w))  ==  slice(wsum(X, s(w - 1)), s(0, s - w + 1)) + slice(X, s(w - 1, s))
-  if w % 2 == 1, w >= 2
-  prefer w >= 16
+  if w >= 2
+  prefer w >= 16 and w % 2 == 1
 
 wmax-of-halves: X[*b s]
   wmax(X, s(w))  ==  maximum(slice(Y, s(0, s - w + 1)), slice(Y, s(w // 2, s - w + w // 2 + 1)))
   with Y = wmax(X, s(w - w // 2))
-  if w >= 2
   prefer w >= 16
 
 cumsum-blocked: q in 8|16|32|64  A[*a n]  extra o i

@@ -114,8 +114,8 @@ def hoisted(loop: Node, values: Sequence[Node], stacks: Sequence[Node]) -> tuple
 
 
 def sources(value: Node) -> tuple[Node, ...]:
-    """What elementwise ops, views and positions make a value of; the value itself where it is not so made."""
-    found: dict[Node, None] = {}
+    """Values of which elementwise ops, views and positions make a value; the value itself where they do not."""
+    below: dict[Node, None] = {}
     waiting = [value]
     while waiting:
         node = waiting.pop()
@@ -124,8 +124,8 @@ def sources(value: Node) -> tuple[Node, ...]:
         if node.op in VIEWS or lookup(node.op).family == "elementwise":
             waiting += node.inputs
         else:
-            found[node] = None
-    return tuple(found)
+            below[node] = None
+    return tuple(below)
 
 
 def is_spread(value: Node) -> bool:

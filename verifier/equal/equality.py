@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from superopt.ir.scalar import COMPARISONS, LOGICAL, UNROUNDED
+from superopt.ir.scalar import ANGLES, COMPARISONS, LOGICAL, UNROUNDED
 from superopt.ir.types import INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.classes import INF, infinite
@@ -21,7 +21,7 @@ from verifier.equal.conditions import Cond
 from verifier.equal.definedness import NAN, outside, undischarged, without_nan
 from verifier.equal.domains import Domains
 from verifier.equal.inverses import InverseLaws
-from verifier.equal.laws import ANGLES, LawNormaliser, nonnegative, nonzero_entries
+from verifier.equal.laws import LawNormaliser, nonnegative, nonzero_entries
 from verifier.equal.monomial import NF, Atom, Unsupported
 from verifier.equal.normal import BITWISE, EXACT, RANGE, REAL, steps
 from verifier.equal.pointwise import ALWAYS, IN_RANGE, Premise, equal_integers, equal_pointwise, integral

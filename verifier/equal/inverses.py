@@ -1,20 +1,21 @@
 """Products of matrices with their inverses, in sums of products.
 
-An entry of an inverse is a class atom, whose arguments hold the matrix as a bilinear form (`normal`).  M is a matrix
-with rows r and columns c, V its inverse:
+An entry of an inverse is a class atom, whose arguments hold the matrix as a bilinear form (`normal`).  V is the inverse
+of M.
 
-    sum_c M[r, c] * V[c, s] = [r = s]        sum_r V[b, r] * M[r, c] = [b = c]
-    x = y        where sum_c M[r, c] * x[c] = sum_c M[r, c] * y[c] for all r; columns likewise.
+    1.  sum_c M[r, c] * V[c, s] = [r = s].
+    2.  sum_r V[b, r] * M[r, c] = [b = c].
+    3.  x = y where sum_c M[r, c] * x[c] = sum_c M[r, c] * y[c] for all r, and likewise for sums over r.
 
 Sums are rewritten by the first two laws.  One term of M that is not diagonal is its lead: the lead times V is the
 identity less the other terms times V.  The third law removes an inverse from both sides of an equation.
 
-Where the left side has inverses, these matrices have one, too:
+A matrix of the right side has an inverse where the left side has one of another matrix.
 
-    s + Y X      if the left side has one of s + X Y, for a number s that is not 0, or where X Y is no smaller than Y X;
-                 s is not 0 where it is larger (Sylvester's identity of determinants).
-    1 + Y X / d  if the left side has one of d + X Y, for a diagonal d without zeros.
-    L M R        for L, M and R of which the left side has one.
+    s + Y X      where s + X Y has one, for a number s that is not 0, or if X Y is no smaller than Y X (Sylvester).
+    s            is not 0 where s + X Y has one, if X Y is larger than Y X.
+    1 + Y X / d  where d + X Y has one, for a diagonal d without zeros.
+    L M R        where L, M and R have one.
 """
 
 from __future__ import annotations
@@ -207,10 +208,10 @@ class InverseLaws:
             return None
         lead = may[self.leads.get(entry.atom.label, 0) % len(may)]
         _, inner, at = terms[lead]
-        found = self._matched(m, entry, side, inner, (str(at[near]), str(at[far])))
-        if found is None:
+        matched = self._matched(m, entry, side, inner, (str(at[near]), str(at[far])))
+        if matched is None:
             return None
-        rest, other = found
+        rest, other = matched
         rest = replace(rest, coef=rest.coef / inner.coef)
         out = self._with(rest, (c.eq(other, entry.place(1 - side)),))
         for n, (_, term, ends) in enumerate(terms):
@@ -334,8 +335,8 @@ class InverseLaws:
         lengths = [[Monomial(sizes=((n, 1),))] for n in (size, size, *map(var, ends))]
         turned = [replace(m, atoms=tuple([_turned(a) for a in m.atoms])) for m in form]
         ways = [[*lengths, form], [*lengths[:2], lengths[3], lengths[2], turned]]
-        found = next(filter(None, (self.labels.classes.known(INVERSE, way) for way in ways)), None)
-        return [] if found is None else [found.subst(dict.fromkeys(ends, const(0)))]
+        atom = next(filter(None, (self.labels.classes.known(INVERSE, way) for way in ways)), None)
+        return [] if atom is None else [atom.subst(dict.fromkeys(ends, const(0)))]
 
 
 def _name(p: Poly) -> str | None:
@@ -392,11 +393,11 @@ def _matches(
     first = max(wanted, key=lambda a: sum(x.vars <= at.keys() for x in a.args))
     later = [a for a in wanted if a is not first]
     for n, a in enumerate(have):
-        found = _unified(first, a, at, names) if a.label == first.label else None
-        if found is None or abs(a.exp) < abs(first.exp) or a.exp * first.exp < 0:
+        bound = _unified(first, a, at, names) if a.label == first.label else None
+        if bound is None or abs(a.exp) < abs(first.exp) or a.exp * first.exp < 0:
             continue
         left = [replace(a, exp=a.exp - first.exp)] if a.exp != first.exp else []
-        yield from _matches(later, [*have[:n], *left, *have[n + 1 :]], found, names)
+        yield from _matches(later, [*have[:n], *left, *have[n + 1 :]], bound, names)
 
 
 def _unified(pattern: Atom, a: Atom, at: Mapping[str, Poly], names: frozenset[str]) -> dict[str, Poly] | None:

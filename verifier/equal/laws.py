@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
 
-from superopt.ir.scalar import SCALARS
+from superopt.ir.scalar import ANGLES, SCALARS
 from verifier.equal import conditions as c
 from verifier.equal.classes import infinite
 from verifier.equal.conditions import Cond
@@ -64,7 +64,6 @@ SPLIT = 4
 """Number of sums under an exponential up to which each becomes a factor."""
 MOST, DIGITS = 8, 4
 """Largest exponent, and most binary digits after its point."""
-ANGLES = ("sin", "cos")
 INCREASING = frozenset({"asinh", "atan", "cbrt", "erf", "exp", "exp2", "expm1", "logistic", "sinh", "tanh"})
 """Functions that have a value everywhere and increase."""
 Factor: TypeAlias = "tuple[str, tuple[Poly, ...]]"
@@ -155,7 +154,7 @@ class LawNormaliser(Normaliser):
     def _of_angles(self, fn: str, a: NF, b: NF) -> NF:
         """The sine or cosine of a sum of two angles."""
         (sin_a, cos_a), (sin_b, cos_b) = ([self._function(f, [x]) for f in ANGLES] for x in (a, b))
-        if fn == "sin":
+        if fn == ANGLES[0]:
             return combine(times(self.ctx, sin_a, cos_b) + times(self.ctx, cos_a, sin_b))
         return combine(times(self.ctx, cos_a, cos_b) + scale(times(self.ctx, sin_a, sin_b), -1))
 

@@ -91,7 +91,7 @@ def sum_of_counts(x: Node, axis: int, where: Node) -> tuple[Node, Node, list[int
     down = [a for a in axes if entries.take(0, a).flat[0] > entries.take(1, a).flat[0]]
     first, last = int(entries.min()), int(entries.max())
     one, two = (np.arange(entries.shape[a]).reshape(_along(entries, a)) for a in axes)
-    if first < 0 or last >= size or not (np.flip(entries, down) == first + one + two).all():
+    if first < 0 or last >= size or not (np.flip(entries, tuple(down)) == first + one + two).all():
         return None
     begin = [first if d == axis else 0 for d in range(len(x.shape))]
     count = mk("add", *[mk("iota", dtype=str(where.dtype), shape=where.shape, dimension=a) for a in axes])

@@ -189,7 +189,7 @@ def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Resul
         return None
     if (known := _known_gather(p, xs, out[0])) is not None:
         return known
-    (x, where), mapped, down = xs, sizes(dims.start_index_map), list[int]()
+    (x, where), mapped, down = xs, tuple(map(int, dims.start_index_map)), list[int]()
     if len(mapped) == 1 and mapped == sizes(dims.collapsed_slice_dims) and not dims.operand_batching_dims:
         x, where, down = known_gathers.sum_of_counts(x, mapped[0], where) or (x, where, down)
     made = mk(
