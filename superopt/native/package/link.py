@@ -44,7 +44,7 @@ def compiler() -> list[str]:
     if own is not None:
         return [own]
     need("ziglang", "a package, where there is no C compiler `cc`,")
-    return [sys.executable, "-m", "ziglang", "cc"]
+    return [sys.executable, "-P", "-m", "ziglang", "cc"]
 
 
 def link(objects: Sequence[bytes], source: Path, library: Path, exported: str) -> None:
