@@ -36,8 +36,6 @@ from superopt.native.plan import ARENA, ARGUMENT, COPY, OUTPUT, WEIGHT, NativePl
 from superopt.native.planner import ALIGNED_BYTES
 from verifier.memory.check import faults
 
-CALL = "native.call"
-"""The function `void (ptr bufs, i64 threads)` of a program's code that computes it."""
 KEPT = 8  # arenas kept for further calls
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)
 _ROW = "{ ptr, i64, i64, i64 }"
@@ -187,14 +185,11 @@ def _code(lowered: Lowered, threads: int) -> Code:
     ]
     _emit_table(module, plan, [b.name for b in pointers])
     _emit_arenas(module, plan.arena_bytes)
-    _emit_walk(module, plan)
-    f = module.function(CALL, [("ptr", "bufs"), ("i64", "threads")], internal=False)
-    arena = f.call("ptr", "native.take")
-    f.effect(f"call void @native.walk(ptr %bufs, ptr {arena}, i64 %threads)")
-    f.effect(f"call void @native.give(ptr {arena})")
-    f.ret()
+    _emit_walk(module, plan, threads)
     f = module.function("native.run", [("ptr", "bufs"), ("i64", "task")], internal=False)
-    f.effect(f"call void @{CALL}(ptr %bufs, i64 {threads})")
+    arena = f.call("ptr", "native.take")
+    f.effect(f"call void @native.walk(ptr %bufs, ptr {arena})")
+    f.effect(f"call void @native.give(ptr {arena})")
     f.ret()
     imports = {kernel_symbol(digest): kernel.address("kernel") for digest, kernel in lowered.kernels.items()}
     return Code(module, (Phase("native.run", 1),), tuple(pointers), "native program", imports)
@@ -222,11 +217,11 @@ def _emit_table(module: Module, plan: NativePlan, pointers: Sequence[str]) -> No
     module.constant("native.places", f"[{len(places)} x i64]", f"[{', '.join([f'i64 {x}' for x in places])}]")
 
 
-def _emit_walk(module: Module, plan: NativePlan) -> None:
-    """Write `void native.walk(ptr bufs, ptr arena, i64 threads)`: all steps, one after the other."""
+def _emit_walk(module: Module, plan: NativePlan, threads: int) -> None:
+    """Write `void native.walk(ptr bufs, ptr arena)`: all steps, one after the other."""
     module.declare("declare void @runtime.region(ptr, ptr, i64)")
     module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    f = module.function("native.walk", [("ptr", "bufs"), ("ptr", "arena"), ("i64", "threads")])
+    f = module.function("native.walk", [("ptr", "bufs"), ("ptr", "arena")])
     passed = f.alloca(max([len(step.slots) for step in plan.steps], default=1), 16, "ptr")
 
     def run(number: Value, _: list[Value]) -> None:
@@ -247,7 +242,7 @@ def _emit_walk(module: Module, plan: NativePlan) -> None:
 
         f.for_(0, count, 1, place)
         called = f.value(f"icmp ne ptr {kernel}, null")
-        f.if_(called, lambda: f.effect(f"call void @runtime.region(ptr {kernel}, ptr {passed}, i64 %threads)"), copy)
+        f.if_(called, lambda: f.effect(f"call void @runtime.region(ptr {kernel}, ptr {passed}, i64 {threads})"), copy)
 
     f.for_(0, len(plan.steps), 1, run)
     f.ret()

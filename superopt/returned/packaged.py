@@ -67,7 +67,9 @@ def _native(imported: Imported, executable: XlaExecutable, report: Report) -> Na
         return native
     raise PackageError(
         f"{report.program} leaves ops to XLA, which no package holds: {native}",
-        hint="without a search (--no-search) every region that can be is a kernel" if report.original_returned and report.search else "",
+        hint="without a search (--no-search) every region that can be is a kernel"
+        if report.original_returned and report.search
+        else "",
     )
 
 
