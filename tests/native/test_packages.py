@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -312,6 +314,17 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CC", "false")
     with pytest.raises(PackageError, match="false fails"):
         packaged("mlp", tmp_path / "mlp")
+
+
+def test_templates_are_installed() -> None:
+    here = Path(write.__file__).parent
+    top = here.parents[1]
+    project = tomllib.loads((top.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["superopt"]
+    installed = {path for pattern in patterns for path in glob(str(top / pattern))}
+    templates = {str(path) for path in here.iterdir() if path.is_file() and path.suffix != ".py"}
+    assert len(templates) == 4
+    assert templates <= installed
 
 
 def test_names_of_libraries() -> None:
