@@ -310,6 +310,11 @@ def test_the_compiler_of_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     same(computed(name, package, tmp_path), program(*arrays))
 
 
+def test_the_compiler_may_have_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc -m64")
+    assert link.compiler() == ["cc", "-m64"]
+
+
 def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "false")
     with pytest.raises(PackageError, match="false fails"):
@@ -330,7 +335,7 @@ def test_templates_are_installed() -> None:
 def test_names_of_libraries() -> None:
     assert link.library_name("", Path("some/mobile-net.v2")) == "mobile_net_v2"
     assert link.library_name("m1", Path("9")) == "m1"
-    wrong: list[Any] = [("", "9"), ("a b", "x"), ("class", "x"), ("main", "x")]
+    wrong: list[Any] = [("", "9"), ("a b", "x"), ("class", "x"), ("main", "x"), ("json", "x"), ("", "numpy")]
     for given, folder in wrong:
         with pytest.raises(UsageError):
             link.library_name(given, Path(folder))
