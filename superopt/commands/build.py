@@ -10,7 +10,6 @@ import click
 from superopt.commands.console import JSON, OK, check_folder, emit
 from superopt.commands.optimize import searched, with_search
 from superopt.native.package.link import compiler, library_name
-from superopt.report import to_summary
 
 
 @click.command()
@@ -36,6 +35,6 @@ def build(target: str, out: str, name: str, as_json: bool, **options: Any) -> in
     if as_json:
         emit({"folder": str(folder), "bytes": sizes, "report": result.report.to_json()})
     else:
-        click.echo(to_summary(result.report))
+        click.echo(f"{result.report.program}: {result.report.verdict}, {result.speedup} over {result.report.baseline}")
         click.echo(f"  package {folder}: {', '.join([f'{file} {size:,} bytes' for file, size in sizes.items()])}")
     return OK

@@ -51,8 +51,6 @@ from superopt.native.plan import (
 from superopt.native.planner import ALIGNED_BYTES
 from verifier.memory.check import faults
 
-CALL = "native.call"
-"""The function `void (ptr bufs, i64 threads)` of a program's code that computes it."""
 KEPT = 8  # arenas kept for further calls
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)
 _ROW = "{ ptr, i64, i64, i64, i64 }"
@@ -206,12 +204,12 @@ def _code(lowered: Lowered, threads: int) -> Code:
     main = table.add(plan.steps)
     table.emit(module)
     _emit_arenas(module, plan.arena_bytes)
-    _emit_walk(module, max([len(step.slots) for step in plan.every_step()], default=1))
+    _emit_walk(module, max([len(step.slots) for step in plan.every_step()], default=1), threads)
     _emit_loop(module)
     number = {b.name: i for i, b in enumerate(pointers)}
     places = [~slot.at if slot.kind == ARENA else number.get(f"{slot.kind}{slot.at}", 0) for slot in plan.slots]
     module.constant("native.places", f"[{len(places)} x i64]", f"[{', '.join([f'i64 {x}' for x in places])}]")
-    f = module.function(CALL, [("ptr", "bufs"), ("i64", "threads")], internal=False)
+    f = module.function("native.run", [("ptr", "bufs"), ("i64", "task")], internal=False)
     arena, frame = f.call("ptr", "native.take"), f.alloca(len(places) + table.hidden, 16, "ptr")
 
     def place(j: Value, _: list[Value]) -> None:
@@ -223,9 +221,6 @@ def _code(lowered: Lowered, threads: int) -> Code:
     f.for_(0, len(places), 1, place)
     _walk(f, frame, *main, 0)
     f.effect(f"call void @native.give(ptr {arena})")
-    f.ret()
-    f = module.function("native.run", [("ptr", "bufs"), ("i64", "task")], internal=False)
-    f.effect(f"call void @{CALL}(ptr %bufs, i64 {threads})")
     f.ret()
     imports = {kernel_symbol(digest): kernel.address("kernel") for digest, kernel in lowered.kernels.items()}
     return Code(module, (Phase("native.run", 1),), tuple(pointers), "native program", imports)
@@ -296,12 +291,11 @@ class _StepTable:
         module.constant("native.numbers", f"[{len(self.numbers)} x i64]", f"[{numbers}]")
 
 
-def _emit_walk(module: Module, most: int) -> None:
-    """Write `void native.walk(ptr frame, i64 begin, i64 count, i64 trip, i64 threads)`: steps, one after the other."""
+def _emit_walk(module: Module, most: int, threads: int) -> None:
+    """Write `void native.walk(ptr frame, i64 begin, i64 count, i64 trip)`: so many steps, one after the other."""
     module.declare("declare void @runtime.region(ptr, ptr, i64)")
     module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    counts = [("i64", name) for name in ("begin", "count", "trip", "threads")]
-    f = module.function("native.walk", [("ptr", "frame"), *counts])
+    f = module.function("native.walk", [("ptr", "frame"), ("i64", "begin"), ("i64", "count"), ("i64", "trip")])
     passed = f.alloca(most, 16, "ptr")
 
     def run(number: Value, _: list[Value]) -> None:
@@ -312,7 +306,7 @@ def _emit_walk(module: Module, most: int) -> None:
 
         def call() -> None:
             f.for_(0, count, 1, lambda j, _: f.store("ptr", _slot(f, numbers, j), f.element(passed, j, "ptr")))
-            f.effect(f"call void @runtime.region(ptr {kernel}, ptr {passed}, i64 %threads)")
+            f.effect(f"call void @runtime.region(ptr {kernel}, ptr {passed}, i64 {threads})")
 
         def copy() -> None:
             source, target = _slot(f, numbers, 0), _slot(f, numbers, 1)
@@ -324,7 +318,7 @@ def _emit_walk(module: Module, most: int) -> None:
             f.store("ptr", moved, _held(f, numbers, 0))
 
         def loop() -> None:
-            f.effect(f"call void @native.loop(ptr %frame, ptr {numbers}, i64 %threads)")
+            f.effect(f"call void @native.loop(ptr %frame, ptr {numbers})")
 
         def others() -> None:
             _by_kind(f, kind, _COPIES, copy, lambda: _by_kind(f, kind, _VIEWS, view, loop))
@@ -336,7 +330,7 @@ def _emit_walk(module: Module, most: int) -> None:
 
 
 def _walk(f: Function, frame: str, begin: Value, count: Value, trip: Value) -> None:
-    f.effect(f"call void @native.walk(ptr {frame}, i64 {begin}, i64 {count}, i64 {trip}, i64 %threads)")
+    f.effect(f"call void @native.walk(ptr {frame}, i64 {begin}, i64 {count}, i64 {trip})")
 
 
 def _by_kind(f: Function, kind: Value, wanted: int, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
@@ -354,8 +348,8 @@ def _slot(f: Function, numbers: Value, j: Value) -> str:
 
 
 def _emit_loop(module: Module) -> None:
-    """Write `void native.loop(ptr frame, ptr numbers, i64 threads)`: a loop that ends by number or condition."""
-    f = module.function("native.loop", [("ptr", "frame"), ("ptr", "numbers"), ("i64", "threads")])
+    """Write `void native.loop(ptr frame, ptr numbers)`: a loop, whose trips end by their number or by a condition."""
+    f = module.function("native.loop", [("ptr", "frame"), ("ptr", "numbers")])
     field = {name: f.load("i64", f.element("%numbers", j, "i64")) for j, name in enumerate(_LOOP_FIELDS)}
     begins = f.element("%numbers", len(_LOOP_FIELDS), "i64")
     ends = f.element(begins, f.mul(field["begins"], 2), "i64")

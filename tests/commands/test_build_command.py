@@ -59,6 +59,15 @@ def test_a_function_becomes_a_library(capsys: pytest.CaptureFixture[str], progra
     assert [float(x) for x in done.stdout.split()] == pytest.approx([np.tanh(np.tanh(0.5) / 2), 48.0])
 
 
+def test_the_library_is_named(capsys: pytest.CaptureFixture[str], program: Path, tmp_path: Path) -> None:
+    status, said, wrong = run(capsys, "build", f"{program}:made", "-o", str(tmp_path), "--name", "net", *FLAGS)
+    assert status == 0, wrong
+    first, second = said.splitlines()[-2:]
+    assert first.startswith("program.py:made: ")
+    assert second.startswith(f"  package {tmp_path}: libnet.so ")
+    assert program.exists()  # what else is in the folder stays
+
+
 @pytest.mark.parametrize(
     ("target", "told", "status"),
     [

@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,17 @@ import numpy as np
 import pytest
 
 from superopt.errors import MissingExtraError, PackageError, UsageError
+from superopt.ir.types import TensorType
 from superopt.kernels.llvm.cpu import host, supported
+from superopt.kernels.llvm.module import Module
+from superopt.kernels.loops.stage import Buffer
+from superopt.kernels.runtime.kernel import Code, Phase, build
+from superopt.native.lowering import Lowered
 from superopt.native.package import link, write
 from superopt.native.package.elf import renamed
 from superopt.native.package.write import PackageLabels, write_package
+from superopt.native.plan import ARGUMENT, OUTPUT, NativePlan, PlanSlot, PlanStep
+from superopt.native.running import NativeProgram
 from tests.support.native_programs import CASES, case
 
 pytestmark = [
@@ -117,6 +126,38 @@ def test_two_packages_and_many_threads_in_one_process(packages: dict[str, Path],
     said = ended(alone(code, tmp_path, packages["mlp"], packages["convolutions and concat"]))
     assert said.split() == ["4"]  # one for each thread
     same([np.load(tmp_path / "y.npy")], program(x))
+
+
+def test_a_program_that_is_closed_can_be_opened_again(packages: dict[str, Path], tmp_path: Path) -> None:
+    code = "del program\nimport gc; gc.collect()\nresults = [y for _ in range(3) for y in package.load()(*inputs)]"
+    got = computed("attention", packages["attention"], tmp_path, code)
+    _, program, arrays = case("attention")
+    same(got, 3 * program(*arrays))
+
+
+def test_a_task_that_finds_no_memory_has_the_reserve(tmp_path: Path) -> None:
+    module, count = Module(), 1 << 22
+    f = module.function("last", [("ptr", "bufs"), ("i64", "task")], internal=False)
+    room = f.room(count)
+    given, result = [f.load("ptr", f.element("%bufs", i, "ptr")) for i in range(2)]
+    f.store("float", f.load("float", given), f.element(room, count - 1, "float"))
+    f.store("float", f.load("float", f.element(room, count - 1, "float")), result)
+    f.ret()
+    buffers = Buffer("x", (1,), "float32", "input"), Buffer("y", (1,), "float32", "output")
+    kernel = build(Code(module, (Phase("last", 1),), buffers), pipeline="none", cache=tmp_path)
+    slots = tuple(PlanSlot(kind, 0, TensorType((1,), "float32")) for kind in (ARGUMENT, OUTPUT))
+    plan = NativePlan(slots, (PlanStep(kernel.digest, (0,), (1,)),), 0)
+    program = NativeProgram(Lowered(plan, {kernel.digest: kernel}, (), ()), (), tuple)
+    package = write_package(program, tmp_path / "roomy", PackageLabels("roomy", "roomy", ("x",), ("y",), {}))
+    code = (
+        "import resource, roomy\n"
+        "program, x = roomy.load(), np.full(1, 3, 'f4')\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))\n"
+        "y = program(x)[0]\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
+        "print(float(y[0]))\n"
+    )
+    assert ended(alone(code, tmp_path, package)).strip() == "3.0"
 
 
 def test_several_processes_and_a_fork(packages: dict[str, Path], tmp_path: Path) -> None:
@@ -269,16 +310,32 @@ def test_the_compiler_of_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     same(computed(name, package, tmp_path), program(*arrays))
 
 
+def test_the_compiler_may_have_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc -m64")
+    assert link.compiler() == ["cc", "-m64"]
+
+
 def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "false")
     with pytest.raises(PackageError, match="false fails"):
         packaged("mlp", tmp_path / "mlp")
 
 
+def test_templates_are_installed() -> None:
+    here = Path(write.__file__).parent
+    top = here.parents[1]
+    project = tomllib.loads((top.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["superopt"]
+    installed = {path for pattern in patterns for path in glob(str(top / pattern))}
+    templates = {str(path) for path in here.iterdir() if path.is_file() and path.suffix != ".py"}
+    assert len(templates) == 4
+    assert templates <= installed
+
+
 def test_names_of_libraries() -> None:
     assert link.library_name("", Path("some/mobile-net.v2")) == "mobile_net_v2"
     assert link.library_name("m1", Path("9")) == "m1"
-    wrong: list[Any] = [("", "9"), ("a b", "x"), ("class", "x"), ("main", "x")]
+    wrong: list[Any] = [("", "9"), ("a b", "x"), ("class", "x"), ("main", "x"), ("json", "x"), ("", "numpy")]
     for given, folder in wrong:
         with pytest.raises(UsageError):
             link.library_name(given, Path(folder))

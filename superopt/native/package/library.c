@@ -25,10 +25,11 @@ struct feature {
 };
 static const struct feature features[] = {@features@{0}};
 
-extern void native_call(const void *const *buffers, int64_t threads) __asm__("native.call");
+extern void native_run(const void *const *buffers, int64_t task) __asm__("native.run");
 extern void *native_allocate(void) __asm__("native.allocate");
 extern void native_give(void *arena) __asm__("native.give");
 extern void native_drain(void) __asm__("native.drain");
+extern void runtime_region(const void *kernel, const void *const *buffers, int64_t threads) __asm__("runtime.region");
 extern void *runtime_members(void) __asm__("runtime.members");
 extern void runtime_reserve(int64_t base, int64_t bytes) __asm__("runtime.reserve");
 extern void runtime_forget(void) __asm__("runtime.reserve.forget");
@@ -38,6 +39,15 @@ struct @name@_context {
   int64_t threads;
   const void *pointers[WEIGHTS + 1];
 };
+
+/* What the program calls for each step: its own number of threads is that of the processors where it was made. */
+void package_region(const void *kernel, const void *const *buffers, int64_t threads) __asm__("package.region");
+static __thread int64_t most_threads;
+
+void package_region(const void *kernel, const void *const *buffers, int64_t threads) {
+  (void)threads;
+  runtime_region(kernel, buffers, most_threads);
+}
 
 /* ---- BLAKE2b of 32 bytes (RFC 7693) */
 
@@ -203,7 +213,8 @@ int @name@_run(@name@_context *context, const void *const *inputs, void *const *
   for (int i = 0; i < @NAME@_OUTPUTS; i++) pointers[WEIGHTS + @NAME@_INPUTS + i] = outputs[i];
   for (int i = WEIGHTS; i < BUFFERS; i++)
     if (!pointers[i]) return @NAME@_WRONG_ARGUMENT;
-  native_call(pointers, __atomic_load_n(&context->threads, __ATOMIC_RELAXED));
+  most_threads = __atomic_load_n(&context->threads, __ATOMIC_RELAXED);
+  native_run(pointers, 0);
   return @NAME@_OK;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,8 @@ from superopt.machine.extras import need
 _FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-pthread")
 _ENDS = ("-lm", "-Wl,-z,noexecstack")
 _STAYS = "-Wl,-z,nodelete"  # helper threads sleep in its code as long as the process lives
-
-
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_TAKEN = {"main", "numpy", *sys.stdlib_module_names}  # a loader of one of these names would be imported in its place
 
 
 def library_name(given: str, folder: Path) -> str:
@@ -29,7 +29,7 @@ def library_name(given: str, folder: Path) -> str:
         UsageError: the name cannot begin the names of C functions and of a Python module.
     """
     name = given or re.sub(r"\W", "_", folder.absolute().name, flags=re.ASCII).strip("_")
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name == "main":
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in _TAKEN:
         raise UsageError(f"{name!r} cannot be the name of a library", hint="letters, digits and _: --name my_model")
     return name
 
@@ -40,11 +40,11 @@ def compiler() -> list[str]:
     Raises:
         MissingExtraError: there is neither.
     """
-    own = shutil.which(os.environ.get("CC") or "cc")
-    if own is not None:
-        return [own]
+    own = shlex.split(os.environ.get("CC") or "cc")
+    if shutil.which(own[0]):
+        return own
     need("ziglang", "a package, where there is no C compiler `cc`,")
-    return [sys.executable, "-m", "ziglang", "cc"]
+    return [sys.executable, "-P", "-m", "ziglang", "cc"]
 
 
 def link(objects: Sequence[bytes], source: Path, library: Path, exported: str) -> None:

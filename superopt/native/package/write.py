@@ -157,10 +157,11 @@ def _features() -> dict[str, tuple[int, ...]]:
 
 
 def _names(kernel: Kernel) -> dict[str, str]:
-    """Return the symbols of a kernel's object by which it is linked: what a process links otherwise, and own names."""
+    """Return the symbols of a kernel's object by which it is linked: names of its own, and what it calls here."""
     own = {symbol: f"{symbol}.{kernel.digest}" for symbol in ("handler", "kernel.rooms")}
     own["kernel"] = kernel_symbol(kernel.digest)
-    return {**own, **rooms.IMPORTS, "runtime.handle": "runtime.serial"}  # XLA, which calls the handler, is not there
+    calls = {"runtime.handle": "runtime.serial", "runtime.region": "package.region"}  # no XLA; threads of a context
+    return {**own, **calls, **rooms.IMPORTS}
 
 
 def _write_weights(weights: Sequence[np.ndarray], path: Path) -> tuple[list[int], bytes]:
