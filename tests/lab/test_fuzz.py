@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.lab.commands import fuzz
 from superopt.lab.fuzz import drive, jax_programs, judging, onnx_programs
 from superopt.lab.fuzz.case import FuzzCase, FuzzValue, from_dict, smaller, used
 from superopt.lab.fuzz.corpus import corpus
+from superopt.lab.fuzz.kernels import FuzzCounts, FuzzFailure
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -143,3 +145,16 @@ def test_a_sample_of_programs(tmp_path: Path) -> None:
     found = drive.fuzz(300.0, seed=30, programs=4, store=tmp_path / "s.db", reduce=False)
     assert not found.failed, str(found)
     assert found.summary()["programs"] + found.summary()["invalid"] == 4
+
+
+def test_failing_kernels_are_told_with_what_runs_them_alone() -> None:
+    found = drive.Found(counts={"ok": 3})
+    failure = FuzzFailure(17, "wrong: 3 of 9 elements differ", "python -m there --describe 17")
+    fuzz._count(found, FuzzCounts(5, 0, 1, 0, 0, (failure,)), lambda line: None)
+    assert found.failed
+    figures = found.summary()
+    assert figures["wrong"] == 1
+    assert figures["failures"] == [
+        {"status": "wrong", "cause": "3 of 9 elements differ", "reproducer": "python -m there --describe 17"}
+    ]
+    assert "wrong: 3 of 9 elements differ\npython -m there --describe 17" in str(found)

@@ -82,4 +82,6 @@ def _count(found: Found, counts: FuzzCounts, say: Callable[[str], None]) -> None
     found.kernels = {"wrong": counts.wrong, "crash": counts.crashes, "hang": counts.hangs}
     found.kernels["ok"] = counts.kernels - sum(found.kernels.values())
     for failure in counts.failures:
+        status, _, cause = failure.result.partition(": ")
+        found.of_kernels.append((status, cause, failure.reproducer))
         say(f"kernel {failure.seed}: {failure.result}\n    {failure.reproducer}")

@@ -40,12 +40,14 @@ class Found:
         failures: (status, cause, reduced program).
         seconds: duration of the run.
         kernels: random kernels that were compared, and those that were wrong or ended their process.
+        of_kernels: (status, cause, command that runs it alone) of these.
     """
 
     counts: dict[str, int] = field(default_factory=dict[str, int])
     failures: list[tuple[str, str, FuzzCase]] = field(default_factory=list[tuple[str, str, FuzzCase]])
     seconds: float = 0.0
     kernels: dict[str, int] = field(default_factory=dict[str, int])
+    of_kernels: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
 
     @property
     def failed(self) -> bool:
@@ -65,15 +67,14 @@ class Found:
             "refused": get("refused", 0),
             "invalid": get("invalid", 0),
             "seconds": round(self.seconds, 1),
-            "failures": [
-                {"status": s, "cause": c, "program": str(x), "case": x.as_dict()} for s, c, x in self.failures
-            ],
+            "failures": [{"status": s, "cause": c, "program": str(x), "case": x.as_dict()} for s, c, x in self.failures]
+            + [{"status": s, "cause": c, "reproducer": command} for s, c, command in self.of_kernels],
         }
 
     def __str__(self) -> str:
         figures = self.summary()
         lines = [f"{k} {v}" for k, v in figures.items() if k != "failures"]
-        told = [f"{s}: {c}\n{x}\n" for s, c, x in self.failures]
+        told = [f"{s}: {c}\n{x}\n" for s, c, x in (*self.failures, *self.of_kernels)]
         return "\n".join([*told, ", ".join(lines)])
 
 
