@@ -8,7 +8,6 @@ are proved there; class `exact` unless marked.  (s: scalar; T: any permutation o
                     integer_pow(x, 1) = x    integer_pow(x, 2) = square(x)    convert to the own dtype = x
                     where(true, a, b) = a    where(p, a, a) = a
                     a comparison of positions as a float = where(it, 1, 0)
-                    f(where(p, a, b), s) = where(p, f(a, s), f(b, s)) for constants a, b, s and positions compared in p
                     scalar constants are folded (only correctly rounded functions)
                     a broadcast scalar operand is used as the scalar itself
                     f(bcast x, bcast y, s) = bcast(f(x, y, s)) over the axes that are new in all operands
@@ -115,9 +114,6 @@ def elementwise(eg: EGraph, op: str, children: Sequence[Ref], attrs: Attrs) -> R
         return same if eg.shape(same) == full else broadcast(eg, same, full, ())
     if op == "integer_pow" and dict(attrs)["y"] == 2:
         op, attrs = "square", ()
-    chosen = _of_indicator(eg, op, operands, attrs)
-    if chosen is not None:
-        return chosen
     hoisted = _hoist(eg, op, operands, attrs, full) if full else None
     return eg.insert(op, attrs, operands) if hoisted is None else hoisted
 
@@ -217,23 +213,6 @@ def _simplify(eg: EGraph, op: str, operands: Sequence[Ref], v: dict[str, Any]) -
             return eg.transpose(eg.find(node[1]), q) if q else eg.find(node[1])
     if op == "select_n" and rest and all(c == rest[0] for c in rest):
         return rest[0]
-    return None
-
-
-def _of_indicator(eg: EGraph, op: str, operands: Sequence[Ref], attrs: Attrs) -> Ref | None:
-    """A function of constants and of a choice of constants by position, as a choice; None for others."""
-    tensors = [n for n, c in enumerate(operands) if eg.rank_of_class(c >> PERM_BITS)]
-    if op == "select_n" or len(tensors) != 1 or any(eg.scalar(c) is None for c in operands if eg.shape(c) == ()):
-        return None
-    for node, q in eg.views(operands[tensors[0]], "select_n"):
-        which, *cases = (eg.find(c) for c in node[1:])
-        if any(eg.scalar(c) is None for c in cases) or not _compares_positions(eg, which):
-            continue
-        values = [[case if n in tensors else c for n, c in enumerate(operands)] for case in cases]
-        folded = [_fold(eg, op, xs, [eg.scalar(x) for x in xs], dict(attrs)) for xs in values]
-        if None not in folded:
-            picked = elementwise(eg, "select_n", (which, *(x for x in folded if x is not None)), ())
-            return eg.transpose(picked, q) if q else picked
     return None
 
 

@@ -26,9 +26,6 @@ max-least: A[*a]
 min-greatest: A[*a]
   minimum(A, inf)  ==  A
 
-function-of-choice: f/2  P[*a]  A[]  B[]  S[]
-  f(where(P, A, B), S)  ==  where(P, f(A, S), f(B, S))
-
 power-one: A[*a]
   A ** 1  ==  A
 
