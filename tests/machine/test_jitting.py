@@ -1,4 +1,4 @@
-"""What is compiled for its results alone has the results of what is compiled as usual."""
+"""Functions compiled for their results alone give those of the usual compilation."""
 
 from __future__ import annotations
 

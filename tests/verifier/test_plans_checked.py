@@ -340,7 +340,7 @@ def _carry(plan: PlanData, loop: int = 0, carry: int = 0) -> PlanData:
 
 
 def _share(plan: PlanData) -> None:
-    """What is written late in a trip lies where the steps before it read, in the next trip."""
+    """A value that is written late in a trip lies where the steps before it read, in the next trip."""
     read = _carry(plan, 0, 1)["first"]
     fresh = loops_of(plan)[0]["goes_on"]
     plan["slots"][fresh]["at"] = plan["slots"][read]["at"]
