@@ -53,7 +53,7 @@ class Neighbours:
     @functools.cached_property
     def _drawn(self) -> list[Sequence[np.ndarray]]:
         rng = np.random.default_rng(self._seed)
-        drawn = [self._exact(lambda x: _moved(x, rng)) for _ in range(_DRAWS)]
+        drawn = [self._exact(lambda x: with_other_last_digits(x, rng)) for _ in range(_DRAWS)]
         return [results for results in drawn if results is not None]
 
     def apart(self, k: int, final: Change = lambda x: x) -> list[np.ndarray]:
@@ -145,7 +145,7 @@ def wide(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64) if str(x.dtype) in FLOAT_TOLERANCE else x
 
 
-def _moved(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def with_other_last_digits(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return an array over float64, its floats with another last digit."""
     kind = str(x.dtype)
     return in_last_place(wide(x), kind, rng) if kind in FLOAT_TOLERANCE else x

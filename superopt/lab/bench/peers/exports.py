@@ -40,6 +40,7 @@ from superopt.lab.bench.peers.suite import as_types, case_of, entries, files_of,
 from superopt.lab.bench.timing import NOT_SLOWER, median, until_decided
 from superopt.machine.budget import parse_budget
 from superopt.machine.speedup import Speedup
+from superopt.measure.conditioning import with_other_last_digits
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.pipeline.optimizer import optimize
 from superopt.workshop.job import OutputError
@@ -47,7 +48,7 @@ from superopt.workshop.job import OutputError
 ROUNDS, MOST_ROUNDS = 6, 60  # fewer rounds do not give a 95 % interval of the median
 _MOST_S = 120.0  # of rounds: a quantised convolution by groups takes XLA up to 18 s a call (EfficientNet-B0)
 FARTHER = 1.25  # factor over the distance of ONNX Runtime's results
-MOVED, NEIGHBOURS = 1e-6, 8  # relative distance of inputs of float32 in their last places, and how many are drawn
+NEIGHBOURS = 8  # draws of inputs with other last digits
 _SAMPLE_S = 0.04
 _TIMEOUT_S, _ANSWER_S = 1800.0, 600.0
 _REFERENCE = "float32.onnx"
@@ -151,17 +152,12 @@ def _neighbours(model: Path, inputs: Path, folder: Path, python: str) -> list[st
         near.mkdir(exist_ok=True)
         moved = near / "inputs.npz"
         generator = np.random.default_rng(seed)
-        arrays: dict[str, Any] = {name: _moved(x, generator) for name, x in inputs_of(str(inputs)).items()}
+        arrays: dict[str, Any] = {
+            name: with_other_last_digits(x, generator).astype(x.dtype) for name, x in inputs_of(str(inputs)).items()
+        }
         np.savez(moved, **arrays)
         answers.append(_peer(model, moved, near, python))
     return answers
-
-
-def _moved(x: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return an input moved by `MOVED` of its values where it is of floats."""
-    if x.dtype.kind != "f":
-        return x
-    return (x * (1 + MOVED * generator.standard_normal(x.shape))).astype(x.dtype)
 
 
 def _judged_again(row: Mapping[str, Any], neighbours: Sequence[str], peers: Iterable[str]) -> dict[str, Any]:
