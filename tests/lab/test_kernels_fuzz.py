@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from superopt.errors import UnsupportedKernel
+from superopt.kernels.emit.generate import generate
+from superopt.kernels.emit.options import STRICT
 from superopt.kernels.llvm import cpu
 from superopt.lab.fuzz import kernels as fuzz
 
@@ -54,3 +57,16 @@ def test_a_failure_comes_with_a_command_that_shows_it(monkeypatch: pytest.Monkey
     found = fuzz.run(60.0)
     assert (found.kernels, found.wrong, found.crashes, found.hangs) == (3, 1, 1, 0)
     assert [f.reproducer.split()[-1] for f in found.failures] == ["8", "9"]
+
+
+def test_a_root_of_a_rounding_error_is_no_fault() -> None:
+    """Case 9303647: `sqrt(tanh(s - max(s)))`, whose sums the two sides add in other orders."""
+    assert fuzz.check(9303647) == "ok"
+
+
+def test_masked_bytes_are_counted_lane_by_lane() -> None:
+    """Case 9304329: 685 masked reads of 32 bytes, each a branch per lane without AVX-512, took LLVM over a minute."""
+    made = fuzz.case(9304329)
+    assert made is not None
+    with pytest.raises(UnsupportedKernel):
+        generate(made.scheduled, cpu.restricted(cpu.host(), 256), STRICT)

@@ -279,9 +279,14 @@ class Function:
         return self._count + _APART * self._apart
 
     def each_apart(self, type: str) -> None:
-        """Count the instructions that take a vector's addresses one by one: processors gather only 32 and 64 bits."""
+        """Count the instructions that take lanes one by one: processors gather only 32 and 64 bits."""
         if BYTES[element_of(type)] < 4:
             self._apart += lanes_of(type)
+
+    def _masked_apart(self, type: str, mask: str) -> None:
+        """Count a masked access: without AVX-512, bytes and halves have one only under a mask that is constant."""
+        if not mask.startswith("<") and not self.module.cpu.avx512:
+            self.each_apart(type)
 
     def value(self, op: str) -> str:
         """Append an instruction and name its result.
@@ -417,6 +422,7 @@ class Function:
         align, flags = align or BYTES[element_of(type)], vector("i1", lanes_of(type))
         name = f"llvm.masked.load.{mangled(type)}.p0"
         self.module.declare(f"declare {type} @{name}(ptr, {flags}, {type})")
+        self._masked_apart(type, mask)
         return self.value(f"call {type} @{name}(ptr align {align} {pointer}, {flags} {mask}, {type} {other})")
 
     def masked_store(self, type: str, x: Value, pointer: Value, mask: str, align: int | None = None) -> None:
@@ -430,6 +436,7 @@ class Function:
             return
         name = f"llvm.masked.store.{mangled(type)}.p0"
         self.module.declare(f"declare void @{name}({type}, ptr, {flags})")
+        self._masked_apart(type, mask)
         self.effect(f"call void @{name}({type} {x}, ptr align {align} {pointer}, {flags} {mask})")
 
     def gather(

@@ -7,7 +7,7 @@ that no stage has written are NaN (the largest integer, True).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -29,13 +29,19 @@ FOLD: dict[str, np.ufunc] = {
 }  # fmt: skip
 
 
-def evaluate(program: LoopProgram, arrays: Mapping[str, np.ndarray], wide: bool = False) -> dict[str, np.ndarray]:
+def evaluate(
+    program: LoopProgram,
+    arrays: Mapping[str, np.ndarray],
+    wide: bool = False,
+    numbers: Callable[[int, int, bool], Numbers] = Numbers,
+) -> dict[str, np.ndarray]:
     """Compute the outputs of a loop program.
 
     Args:
         program: a well-formed program.
         arrays: input and frozen buffers by name.
         wide: hold every float in float64.
+        numbers: makes the algebra of a stage, of its rank, its number of points and `wide`.
 
     Raises:
         ArgumentError: an input has no value, or one of another shape or dtype.
@@ -47,7 +53,7 @@ def evaluate(program: LoopProgram, arrays: Mapping[str, np.ndarray], wide: bool 
             held[buffer.name] = _argument(buffer, arrays, wide)
     with np.errstate(all="ignore"):
         for stage in program.stages:
-            held[stage.buffer] = _fill(program, stage, held, wide)
+            held[stage.buffer] = _fill(program, stage, held, wide, numbers)
     return {b.name: held[b.name] for b in program.buffers if b.scope == "output"}
 
 
@@ -71,7 +77,13 @@ def _versions(program: LoopProgram, name: str) -> int:
     return 0 if at is None else at[1]
 
 
-def _fill(program: LoopProgram, stage: Stage, held: Mapping[str, Array], wide: bool) -> Array:
+def _fill(
+    program: LoopProgram,
+    stage: Stage,
+    held: Mapping[str, Array],
+    wide: bool,
+    numbers: Callable[[int, int, bool], Numbers],
+) -> Array:
     """Return the elements that a stage computes, at all points at once."""
     buffer = program.buffer(stage.buffer)
     extents = [a.extent for a in stage.axes]
@@ -84,7 +96,7 @@ def _fill(program: LoopProgram, stage: Stage, held: Mapping[str, Array], wide: b
     result = np.full(shape, start, kind)
     if 0 in extents:
         return result
-    algebra = Numbers(len(extents), prod(extents), wide)
+    algebra = numbers(len(extents), prod(extents), wide)
     readers = {name: reader(array) for name, array in held.items()}
     leading = {name: points[: _versions(program, name)] for name in held}
 
