@@ -38,7 +38,7 @@ def package(imported: Imported, executable: XlaExecutable, report: Report, folde
         name=library_name(name, folder),
         program=report.program,
         inputs=tuple(imported.names[i] for i in imported.live),
-        outputs=_names_of_results(imported.out_tree),
+        outputs=imported.titles or _names_of_results(imported.out_tree),
         record=_record(report),
     )
     return write_package(_native(imported, executable, report), folder, labels)

@@ -13,6 +13,7 @@ import pytest
 
 from superopt.commands.main import main_with
 from superopt.kernels.llvm.cpu import supported
+from tests.support.onnx_models import info, model, node
 
 pytestmark = [
     pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512"),
@@ -57,6 +58,19 @@ def test_a_function_becomes_a_library(capsys: pytest.CaptureFixture[str], progra
     code = "import tiny_net, numpy as np; a, b = tiny_net.load()(x=np.ones((3, 16), 'f4')); print(a[2, 3], b.sum())"
     done = subprocess.run([sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=True)
     assert [float(x) for x in done.stdout.split()] == pytest.approx([np.tanh(np.tanh(0.5) / 2), 48.0])
+
+
+def test_results_of_a_model_have_the_names_of_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    nodes = [node("Tanh", "x", "net/h"), node("Exp", "net/h", "net/scores"), node("Neg", "net/h", "pooled")]
+    made = model(nodes, [info("x", [4, 16])], [info("pooled", [4, 16]), info("net/scores", [4, 16])])
+    (tmp_path / "net.onnx").write_bytes(made.SerializeToString())
+    out = tmp_path / "net"
+    status, _, wrong = run(capsys, "build", str(tmp_path / "net.onnx"), "-o", str(out), *FLAGS)
+    assert status == 0, wrong
+    facts = json.loads((out / "net.json").read_text())
+    assert [x["name"] for x in facts["outputs"]] == ["pooled", "net/scores"]
+    assert "output 1: f32[4,16]  net/scores" in (out / "net.h").read_text()
+    assert "program = net.load()" in (out / "net.py").read_text()
 
 
 def test_the_library_is_named(capsys: pytest.CaptureFixture[str], program: Path, tmp_path: Path) -> None:

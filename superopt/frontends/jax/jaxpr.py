@@ -81,6 +81,7 @@ class Imported:
         remarks: what the frontend says of the import, for the report.
         scopes: node of the graph -> the name that the program gives it: named scopes, or the node of the model.
         own_derivatives: derivatives that the function defines or stops itself (`jax.custom_vjp of f`).
+        titles: names of the results in the file of a model; empty for a function.
     """
 
     graph: Graph
@@ -106,6 +107,7 @@ class Imported:
     remarks: tuple[str, ...] = ()
     scopes: Mapping[Node, str] = field(default_factory=dict[Node, str])
     own_derivatives: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:

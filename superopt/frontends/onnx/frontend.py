@@ -138,6 +138,7 @@ def _bound(imported: Imported, model: OnnxModel, examples: tuple[np.ndarray, ...
         context=settings_of_jax(),  # of the caller's calls: only the import is made with types of 64 bits
         opaque_ops=sum((Counter(x.ops) for x in (model.head, model.tail) if x is not None), imported.opaque_ops),
         remarks=(_IN_SINGLES,) if model.singles and _has_halves(model) else (),
+        titles=tuple([o.name for o in model.outputs]),
     )
 
 

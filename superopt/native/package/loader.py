@@ -1,7 +1,7 @@
 """Loader of the package beside this file: a library without Python in it, called with NumPy arrays.
 
-import NAME
-program = NAME.load()
+import @name@
+program = @name@.load()
 results = program(x)  # a tuple of arrays
 """
 
