@@ -8,6 +8,8 @@ A loop is a step around those of its body.  What is the same on each trip is the
 a view that moves.  The last value of a carry is written where the program wants it.  A carry that is a row of a result
 as well is written there alone.  One that is read no more when the next value is written has a single slot, any other
 has two by turns.
+
+A choice is a step around those of its branches.  Its results are the slots of those of the branch that runs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ from superopt.native.plan import (
     WEIGHT,
     AnyStep,
     NativePlan,
+    PlanBranch,
     PlanCarry,
+    PlanChoice,
     PlanLoop,
     PlanSlot,
     PlanStep,
@@ -46,6 +50,7 @@ from superopt.native.plan import (
 from superopt.native.planner import Lifetime, offsets
 from superopt.native.spans import spans
 
+_WRITERS = frozenset(("opaque", "scan", "while"))  # ops that write their results; those of a choice lie elsewhere
 _Made = tuple[Node, int]
 """A value: the node that makes it, and the number of the result."""
 
@@ -83,7 +88,7 @@ class Lowered:
     @property
     def several(self) -> bool:
         """Whether it runs several steps: one step alone is a single call inside XLA as well."""
-        return len(self.plan.steps) > 1 or any(isinstance(step, PlanLoop) for step in self.plan.steps)
+        return len(self.plan.steps) > 1 or any(isinstance(step, PlanLoop | PlanChoice) for step in self.plan.steps)
 
 
 def lower(program: Program, kernels: Iterable[Kernel]) -> Lowered | LeftToXla:
@@ -207,6 +212,8 @@ class _Drafted:
                 self._scan(values, node)
             elif node.op == "while":
                 self._while(values, node)
+            elif node.op == "cond":
+                self._choice(values, node)
 
     def _call(self, values: _Scoped, node: Node) -> None:
         kernel = self.kernels[_kernel_of(node)]
@@ -245,6 +252,18 @@ class _Drafted:
         fixed = zip(inputs[: end - of_cond], node.inputs[of_cond:end], strict=True)
         inner.places = {(x, 0): self._place(values, operand) for x, operand in fixed}
         self._loop(values, inner, node, list(zip(inputs[end - of_cond :], node.inputs[end:], strict=True)), [])
+
+    def _choice(self, values: _Scoped, node: Node) -> None:
+        index, *given = [self._place(values, x) for x in node.inputs]
+        branches: list[PlanBranch] = []
+        for branch in node["branches"]:
+            inner = _Scoped({(x, 0): slot for x, slot in zip(branch.inputs, given, strict=True)})
+            self.run(inner, branch)
+            results = tuple([self._place(inner, x) for x in branch.outputs])
+            branches.append(PlanBranch(tuple(inner.steps), results))
+        slots = tuple([self._moving(type) for type in node.types])
+        values.places |= {(node, number): slot for number, slot in enumerate(slots)}
+        values.steps.append(PlanChoice(index, slots, tuple(branches)))
 
     def _loop(
         self,
@@ -343,7 +362,7 @@ class _Drafted:
 def _is_written_here(node: Node) -> bool:
     """Whether a step can write a value where it is wanted: all of what a kernel or a loop of its graph makes."""
     (maker, number), offset = _source(node)
-    return maker.op in ("opaque", *STEPPED) and not offset and type_bytes(node.type) == type_bytes(maker.types[number])
+    return maker.op in _WRITERS and not offset and type_bytes(node.type) == type_bytes(maker.types[number])
 
 
 class _BodyOrder:
@@ -377,7 +396,7 @@ class _BodyOrder:
 
 
 def _origins(node: Node) -> Iterator[Node]:
-    """Yield the inputs in whose bytes a value may lie: a loop may hand on what it was given."""
+    """Yield the inputs in whose bytes a value may lie: loops and branches may hand on what they were given."""
     (maker, number), _ = _source(node)
     if maker.op == "input":
         yield maker
@@ -385,6 +404,10 @@ def _origins(node: Node) -> Iterator[Node]:
         yield from _origins(maker.inputs[maker["cond_nconsts"] + maker["body_nconsts"] + number])
     elif maker.op == "scan" and number < maker["num_carry"]:
         yield from _origins(maker.inputs[maker["num_consts"] + number])
+    elif maker.op == "cond":
+        for branch in maker["branches"]:
+            given = dict(zip(branch.inputs, maker.inputs[1:], strict=True))
+            yield from (y for x in _origins(branch.outputs[number]) for y in _origins(given[x]))
 
 
 def buffers_of(kernels: Mapping[str, Kernel]) -> dict[str, Sequence[tuple[str, int]]]:

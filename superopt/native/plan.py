@@ -1,8 +1,8 @@
 """The static plan of a native program: its slots in memory, and the steps that read and write them.
 
 A slot is an argument, a weight, an output, some bytes of the arena, or a place that moves.  A step is a call of a
-kernel, a copy of the bytes of one slot to another, a view, or a loop around steps.  A reshaped value is the slot of the
-value itself.
+kernel, a copy of the bytes of one slot to another, or a view.  A loop is one around steps, a choice around lists of
+steps.  A reshaped value is the slot of the value itself.
 
 A view places a moving slot in another slot, in a loop further on with each trip: so a body reads and writes the rows of
 stacks where they lie.  A carry is a moving slot too.  In the first trip it is the value before the loop, then what the
@@ -19,6 +19,13 @@ Below is a loop.  It reads a carry, and writes it as a row of a result:
     8 trips, moving0 = argument1 then moving1:
         moving1 f32[32] = 128 bytes of output2 from 0 by 128
         moving1 f32[32] = 77b01c2e(moving0, weight0)
+
+Behind a choice, a moving slot is the result of the branch that an index selected:
+
+    moving2 is one by argument2:
+        0: argument0
+        1: arena[0:128] with
+            arena[0:128] f32[32] = 9f3c2a71(argument0)
 """
 
 from __future__ import annotations
@@ -134,7 +141,30 @@ class PlanLoop:
     goes_on: int = 0
 
 
-AnyStep = PlanStep | PlanView | PlanLoop
+@dataclass(frozen=True, slots=True)
+class PlanBranch:
+    """Steps of a choice, and the slots of its results behind them."""
+
+    steps: tuple[AnyStep, ...]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChoice:
+    """Lists of steps of which one runs.
+
+    Attributes:
+        index: the slot with the number of the branch, which is moved into their range.
+        slots: the moving slots that hold its results behind the choice.
+        branches: the lists of steps.
+    """
+
+    index: int
+    slots: tuple[int, ...]
+    branches: tuple[PlanBranch, ...]
+
+
+AnyStep = PlanStep | PlanView | PlanLoop | PlanChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +180,14 @@ class NativePlan:
         return tuple(sorted([slot for slot in self.slots if slot.kind == kind], key=lambda slot: slot.at))
 
     def every_step(self) -> Iterator[PlanStep]:
-        """Yield the calls and copies, those in loops too."""
+        """Yield the calls and copies, those in loops and branches too."""
         waiting = list(reversed(self.steps))
         while waiting:
             step = waiting.pop()
             if isinstance(step, PlanLoop):
                 waiting += reversed((*step.condition, *step.steps))
+            elif isinstance(step, PlanChoice):
+                waiting += reversed([inner for branch in step.branches for inner in branch.steps])
             elif isinstance(step, PlanStep):
                 yield step
 
@@ -190,6 +222,11 @@ class NativePlan:
                     yield from (f"    {line}" for line in self._lines(step.condition))
                     yield from ("    then:",) if step.condition else ()
                     yield from (f"    {line}" for line in self._lines(step.steps))
+                case PlanChoice():
+                    yield f"{self._named(step.slots)} is one by {self.slots[step.index]}:"
+                    for number, branch in enumerate(step.branches):
+                        yield f"    {number}: {self._named(branch.results)}{' with' if branch.steps else ''}"
+                        yield from (f"        {line}" for line in self._lines(branch.steps))
 
     def _carried(self, carry: PlanCarry) -> str:
         turns = f" in turn {' and '.join([str(self.slots[i]) for i in carry.turns])}" if carry.turns else ""
@@ -217,6 +254,9 @@ def _step_data(step: AnyStep) -> dict[str, Any]:
                 "trips": step.trips, "carries": carries, "steps": _data(step.steps),
                 "condition": _data(step.condition), "goes_on": step.goes_on,
             }  # fmt: skip
+        case PlanChoice():
+            branches = [{"steps": _data(x.steps), "results": list(x.results)} for x in step.branches]
+            return {"choice": step.index, "slots": list(step.slots), "branches": branches}
 
 
 def from_json(data: Mapping[str, Any]) -> NativePlan:
@@ -240,6 +280,9 @@ def _step(data: Mapping[str, Any]) -> AnyStep:
         return PlanStep(data["kernel"], *[tuple(data[part]) for part in ("reads", "writes", "scratch")])
     if "view" in data:
         return PlanView(data["view"], data["of"], data["at"], data["stride"])
+    if "choice" in data:
+        branches = [PlanBranch(_steps(x["steps"]), tuple(x["results"])) for x in data["branches"]]
+        return PlanChoice(data["choice"], tuple(data["slots"]), tuple(branches))
     carries = [PlanCarry(c["slot"], c["first"], c["next"], tuple(c["turns"])) for c in data["carries"]]
     return PlanLoop(data["trips"], tuple(carries), _steps(data["steps"]), _steps(data["condition"]), data["goes_on"])
 

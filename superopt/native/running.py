@@ -43,6 +43,7 @@ from superopt.native.plan import (
     WEIGHT,
     AnyStep,
     NativePlan,
+    PlanChoice,
     PlanLoop,
     PlanSlot,
     PlanStep,
@@ -55,8 +56,9 @@ KEPT = 8  # arenas kept for further calls
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)
 _ROW = "{ ptr, i64, i64, i64, i64 }"
 _ROW_BYTES = 40
-_CALLS, _COPIES, _VIEWS, _LOOPS = range(4)  # kinds of rows
+_CALLS, _COPIES, _VIEWS, _LOOPS, _CHOICES = range(5)  # kinds of rows
 _LOOP_FIELDS = ("trips", "goes_on", "condition", "conditions", "body", "steps", "begins", "ends")
+_CHOICE_FIELDS = ("index", "index_bytes", "branches", "results")
 _WIDE = ("float64", "int64", "uint64")
 
 
@@ -206,6 +208,7 @@ def _code(lowered: Lowered, threads: int) -> Code:
     _emit_arenas(module, plan.arena_bytes)
     _emit_walk(module, max([len(step.slots) for step in plan.every_step()], default=1), threads)
     _emit_loop(module)
+    _emit_choice(module)
     number = {b.name: i for i, b in enumerate(pointers)}
     places = [~slot.at if slot.kind == ARENA else number.get(f"{slot.kind}{slot.at}", 0) for slot in plan.slots]
     module.constant("native.places", f"[{len(places)} x i64]", f"[{', '.join([f'i64 {x}' for x in places])}]")
@@ -262,6 +265,8 @@ class _StepTable:
                 return self._filled("null", _VIEWS, (step.slot, step.of, step.at, step.stride))
             case PlanLoop():
                 return self._filled("null", _LOOPS, self._loop(step))
+            case PlanChoice():
+                return self._filled("null", _CHOICES, self._choice(step))
 
     def _loop(self, loop: PlanLoop) -> list[int]:
         begins: list[int] = []
@@ -276,6 +281,11 @@ class _StepTable:
                 ends += [c.next, other, other, c.slot]
         rows = (*self.add(loop.condition), *self.add(loop.steps))
         return [loop.trips, loop.goes_on, *rows, len(begins) // 2, len(ends) // 2, *begins, *ends]
+
+    def _choice(self, choice: PlanChoice) -> list[int]:
+        size = self.plan.slots[choice.index].size_bytes
+        branches = [x for branch in choice.branches for x in (*self.add(branch.steps), *branch.results)]
+        return [choice.index, size, len(choice.branches), len(choice.slots), *choice.slots, *branches]
 
     def _filled(self, kernel: str, kind: int, numbers: Sequence[int], size: int = 0) -> str:
         first = len(self.numbers)
@@ -320,8 +330,14 @@ def _emit_walk(module: Module, most: int, threads: int) -> None:
         def loop() -> None:
             f.effect(f"call void @native.loop(ptr %frame, ptr {numbers})")
 
+        def choice() -> None:
+            f.effect(f"call void @native.choose(ptr %frame, ptr {numbers})")
+
+        def around() -> None:
+            _by_kind(f, kind, _LOOPS, loop, choice)
+
         def others() -> None:
-            _by_kind(f, kind, _COPIES, copy, lambda: _by_kind(f, kind, _VIEWS, view, loop))
+            _by_kind(f, kind, _COPIES, copy, lambda: _by_kind(f, kind, _VIEWS, view, around))
 
         _by_kind(f, kind, _CALLS, call, others)
 
@@ -381,6 +397,27 @@ def _emit_loop(module: Module) -> None:
     f.store("i64", f.add(number, 1), done)
     f.effect(f"br label %{check}")
     f.open(out)
+    f.ret()
+
+
+def _emit_choice(module: Module) -> None:
+    """Write `void native.choose(ptr frame, ptr numbers)`: the steps of one branch, whose results are then placed."""
+    f = module.function("native.choose", [("ptr", "frame"), ("ptr", "numbers")])
+    field = {name: f.load("i64", f.element("%numbers", j, "i64")) for j, name in enumerate(_CHOICE_FIELDS)}
+    slots = f.element("%numbers", len(_CHOICE_FIELDS), "i64")
+    place = f.load("ptr", f.element("%frame", field["index"], "ptr"))
+    one_byte = f.value(f"icmp eq i64 {field['index_bytes']}, 1")
+    told = f.if_(
+        one_byte,
+        lambda: [f.value(f"zext i8 {f.load('i8', place)} to i64")],
+        lambda: [f.value(f"sext i32 {f.load('i32', place)} to i64")],
+        ["i64"],
+    )[0]
+    number = f.minimum(f.maximum(told, 0), f.add(field["branches"], -1))
+    branch = f.element(slots, f.add(field["results"], f.mul(number, f.add(field["results"], 2))), "i64")
+    results = f.element(branch, 2, "i64")
+    _walk(f, "%frame", f.load("i64", branch), f.load("i64", f.element(branch, 1, "i64")), 0)
+    f.for_(0, field["results"], 1, lambda j, _: f.store("ptr", _slot(f, results, j), _held(f, slots, j)))
     f.ret()
 
 

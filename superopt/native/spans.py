@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from superopt.native.plan import AnyStep, PlanLoop, PlanSlot, PlanStep, PlanView
+from superopt.native.plan import AnyStep, PlanChoice, PlanLoop, PlanSlot, PlanStep, PlanView
 from superopt.native.planner import Lifetime
 
 _Extent = tuple[int, int]
@@ -64,6 +64,8 @@ class _Numbered:
                     self.uses.append((step.of, around if step.stride else here))
                 case PlanLoop():
                     self._loop(step, around)
+                case PlanChoice():
+                    self._choice(step, around)
             self.count += 1
 
     def _loop(self, loop: PlanLoop, around: _Use) -> None:
@@ -77,6 +79,14 @@ class _Numbered:
         self.uses += [(loop.goes_on, whole)] if loop.condition else []
         self.walk(loop.steps, whole)
 
+    def _choice(self, choice: PlanChoice, around: _Use) -> None:
+        self.uses.append((choice.index, (*around, (self.count, self.count))))
+        for branch in choice.branches:
+            self.walk(branch.steps, around)
+        for number, slot in enumerate(choice.slots):
+            self.lies[slot] = tuple([branch.results[number] for branch in choice.branches])
+            self.uses.append((slot, (*around, (self.count, self.count))))
+
     def meant(self, slot: int) -> Iterator[int]:
         """Yield the slots in the arena, or from outside, that a slot may be."""
         if slot not in self.lies:
@@ -86,5 +96,14 @@ class _Numbered:
 
 
 def _length(steps: Sequence[AnyStep]) -> int:
-    """Return how many numbers steps take: a loop one for its end."""
-    return sum([1 + (_length(s.condition) + _length(s.steps) if isinstance(s, PlanLoop) else 0) for s in steps])
+    """Return how many numbers steps take: a loop and a choice one for their end."""
+    inner: list[AnyStep] = []
+    for step in steps:
+        match step:
+            case PlanLoop():
+                inner += (*step.condition, *step.steps)
+            case PlanChoice():
+                inner += [x for branch in step.branches for x in branch.steps]
+            case _:
+                pass
+    return len(steps) + (_length(inner) if inner else 0)

@@ -1,4 +1,4 @@
-"""Plans of random programs of loops: no fault, and the bits of the same kernels with the loops in XLA."""
+"""Plans of random programs of loops and choices: no fault, and the bits of the same kernels with the loops in XLA."""
 
 from __future__ import annotations
 
@@ -25,6 +25,26 @@ def value(rng: random.Random, values: Values) -> Any:
     return rng.choice(made)
 
 
+def choice(rng: random.Random, values: Values, depth: int) -> Values:
+    """Results of a branch by a random index or truth value: of steps, of loops, or what is given, some twice."""
+    count, results, seeds = rng.randint(1, 3), rng.randint(1, 3), [rng.randrange(1 << 30) for _ in range(3)]
+
+    def branch(seed: int) -> Any:
+        def run(*given: Any) -> Values:
+            inner = random.Random(seed)
+            known = [*given, *[value(inner, list(given)) for _ in range(inner.randint(0, 3))]]
+            if depth and inner.random() < 0.4:
+                known += loop(inner, known, depth - 1)
+            return [inner.choice(known) for _ in range(results)]
+
+        return run
+
+    which = jnp.sum(value(rng, values))
+    if rng.random() < 0.4:
+        return lax.cond(which > 0, branch(seeds[0]), branch(seeds[1]), *values[:3])
+    return lax.switch((which * 2).astype(jnp.int32), [branch(seed) for seed in seeds[:count]], *values[:3])
+
+
 def loop(rng: random.Random, values: Values, depth: int) -> Values:
     """Results of a random loop over these values: carries may be handed on, exchanged, kept, and rows as well."""
     trips, rows, seed = rng.choice((1, 2, 3, 5)), rng.randint(0, 3), rng.randrange(1 << 30)
@@ -37,6 +57,8 @@ def loop(rng: random.Random, values: Values, depth: int) -> Values:
         known += [value(inner, known) for _ in range(inner.randint(0, 3))]
         if depth and inner.random() < 0.5:
             known += loop(inner, known, depth - 1)
+        if inner.random() < 0.3:
+            known += choice(inner, known, depth)
         results = [inner.choice(known) if inner.random() < 0.7 else value(inner, known) for _ in range(9)]
         return tuple(results[: len(carries)]), tuple(results[9 - rows :])
 
@@ -59,7 +81,7 @@ def test_random_loops_give_the_bits_of_loops_in_xla(seeds: range) -> None:
         def fn(w: Any, x: Any, y: Any, seed: int = seed) -> Values:
             rng, values = random.Random(seed), [x, y, w]
             for _ in range(rng.randint(1, 2)):
-                values = [*loop(rng, values, DEEPEST), *values]
+                values = [*(choice if rng.random() < 0.2 else loop)(rng, values, DEEPEST), *values]
             return [jnp.sin(x), *[rng.choice(values) for _ in range(rng.randint(1, 4))]]
 
         w, x, y = np.random.default_rng(seed).standard_normal((3, 4)).astype(np.float32)

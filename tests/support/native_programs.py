@@ -86,10 +86,25 @@ def _until(p: Any, x: Any, y: Any) -> Any:
     return grown(x), grown(x * 1e6), jax.lax.scan(lambda _, row: (grown(row[None])[0], row), x[:1], x)
 
 
+def _chosen(p: Any, x: Any, y: Any) -> Any:
+    """A choice by a truth value, and in a loop by an index beyond its range: computed, a loop's, or what is given."""
+
+    def step(state: Any, row: Any) -> Any:
+        number = jnp.sum(row).astype(jnp.int32)
+        branches = [lambda s, r: (s @ p["w"], r), lambda s, r: (r, s), lambda s, r: (jnp.sin(s), jnp.exp(r) @ p["w"])]
+        state, seen = jax.lax.switch(number, branches, state, row)
+        return state, (seen, state)
+
+    last, rows = jax.lax.scan(step, y[0], x)
+    first, second = jax.lax.cond(jnp.max(x) > 1, lambda: (x, y * 2), lambda: (jnp.cos(x), y))
+    return last, rows, first, second
+
+
 LOOPS: dict[str, Callable[[], Net]] = {
     "recurrent": lambda: Net(_recurrent, {"in": _normal(8, 8), "own": _normal(8, 8)[::-1].copy()}, (_normal(12, 8),)),
     "handed on": lambda: Net(_handed_on, {"w": _normal(3, 5)}, (_normal(7, 5), _normal(2, 2))),
     "nested": lambda: Net(_nested, {"w": _normal(8, 8) / 4}, (_normal(6, 5, 8),)),
+    "chosen": lambda: Net(_chosen, {"w": _normal(8, 8) / 4}, (_normal(9, 8), _normal(2, 8))),
     "until": lambda: Net(
         _until, {"w": _normal(8, 8), "most": np.full(8, 40, np.float32)}, (np.abs(_normal(4, 8)), _normal(1, 8))
     ),

@@ -39,10 +39,10 @@ Place = tuple[Any, int]
 
 
 class Walked:
-    """A plan that has run; `apart`: every slot that does not move has memory of its own."""
+    """A plan that has run; `apart`: every slot that does not move has memory of its own; `turn`: added to indices."""
 
-    def __init__(self, plan: PlanData, apart: bool = False) -> None:
-        self.plan, self.calls = plan, 0
+    def __init__(self, plan: PlanData, apart: bool = False, turn: int = 0) -> None:
+        self.plan, self.calls, self.turn = plan, 0, turn
         arena = bytearray(hashlib.shake_128(b"arena").digest(plan["arena_bytes"]))
         self.places: dict[int, Place] = {}
         for i, slot in enumerate(plan["slots"]):
@@ -69,6 +69,10 @@ class Walked:
             elif "view" in step:
                 memory, at = self.places[step["of"]]
                 self.places[step["view"]] = (memory, at + step["at"] + trip * step["stride"])
+            elif "choice" in step:
+                branch = step["branches"][(self.held(step["choice"])[0] + self.turn) % len(step["branches"])]
+                self.walk(branch["steps"], trip)
+                self.places |= dict(zip(step["slots"], [self.places[i] for i in branch["results"]], strict=True))
             else:
                 self.loop(step)
 
@@ -106,23 +110,31 @@ class Walked:
 
 
 def results(plan: PlanData, apart: bool = False) -> list[bytes]:
-    """The bytes of the outputs."""
-    walked = Walked(plan, apart)
+    """The bytes of the outputs, in every branch of a choice."""
     outputs = sorted([s["at"], i] for i, s in enumerate(plan["slots"]) if s["kind"] == "output")
-    return [bytes(walked.held(i)) for _, i in outputs]
+    turns = max([len(choice["branches"]) for choice in choices_of(plan)], default=1)
+    walked = [Walked(plan, apart, turn) for turn in range(turns)]
+    return [bytes(each.held(i)) for each in walked for _, i in outputs]
+
+
+def lists_of(plan: PlanData) -> list[list[Any]]:
+    """The lists of steps of a plan, of its loops and of its branches, each before those in it."""
+    lists = [plan["steps"]]
+    for steps in lists:  # grows while it is walked
+        for step in steps:
+            lists += [step[key] for key in ("steps", "condition") if "trips" in step]
+            lists += [branch["steps"] for branch in step.get("branches", ())]
+    return lists
 
 
 def loops_of(plan: PlanData) -> list[PlanData]:
     """The loops of a plan, each before those in it."""
-    loops = [step for step in plan["steps"] if "trips" in step]
-    for loop in loops:  # grows while it is walked
-        loops += [step for step in (*loop["condition"], *loop["steps"]) if "trips" in step]
-    return loops
+    return [step for steps in lists_of(plan) for step in steps if "trips" in step]
 
 
-def lists_of(plan: PlanData) -> list[list[Any]]:
-    """The lists of steps of a plan and of its loops."""
-    return [plan["steps"], *[steps for loop in loops_of(plan) for steps in (loop["steps"], loop["condition"])]]
+def choices_of(plan: PlanData) -> list[PlanData]:
+    """The choices of a plan."""
+    return [step for steps in lists_of(plan) for step in steps if "choice" in step]
 
 
 def calls_of(plan: PlanData) -> list[PlanData]:
@@ -221,9 +233,17 @@ def _hand_on_elsewhere(plan: PlanData, rng: random.Random) -> None:
         view["at"] += rng.choice((-1, 1)) * rng.choice((1, view["stride"], 64))
 
 
+def _other_result(plan: PlanData, rng: random.Random) -> None:
+    """A branch gives another slot, or what another branch gives."""
+    if choices := choices_of(plan):
+        one, other = [rng.choice(rng.choice(choices)["branches"])["results"] for _ in range(2)]
+        slot = rng.choice(other) if rng.random() < 0.5 else rng.randrange(len(plan["slots"]))
+        one[rng.randrange(len(one))] = slot
+
+
 MUTATIONS: list[Callable[[PlanData, random.Random], None]] = [
     _swap_offsets, _shift, _put, _drop, _exchange, _move, _repeat, _shrink, _write_elsewhere,
-    _other_turn, _in_place, _hand_on_elsewhere,
+    _other_turn, _in_place, _hand_on_elsewhere, _other_result,
 ]  # fmt: skip
 
 
@@ -244,6 +264,7 @@ def test_mutants_are_refused_or_harmless() -> None:
         want = results(plan, apart=True)
         usable = [m for m in MUTATIONS if plan["arena_bytes"] or m not in (_swap_offsets, _shift, _put, _shrink)]
         usable = [m for m in usable if loops_of(plan) or m not in OF_LOOPS]
+        usable = [m for m in usable if choices_of(plan) or m is not _other_result]
         for number in range(MUTANTS):
             mutant = copy.deepcopy(plan)
             mutate = usable[number % len(usable)]
@@ -251,7 +272,9 @@ def test_mutants_are_refused_or_harmless() -> None:
             if faults(mutant, buffers):
                 counts["refused"] += 1
                 continue
-            assert results(mutant) == want, (name, mutate.__name__, mutant)
+            # another result of a branch is another value that may be read
+            meant = results(mutant, apart=True) if mutate is _other_result else want
+            assert results(mutant) == meant, (name, mutate.__name__, mutant)
             counts["harmless"] += 1
     assert counts["refused"] > 300
     assert counts["harmless"] > 20
@@ -261,7 +284,7 @@ def test_harmful_mutants_are_there_to_be_refused() -> None:
     """Every kind of mutation gives programs with other results, so that the test above could fail."""
     rng = random.Random(1)
     for mutate in MUTATIONS:
-        plan, _ = plan_of("handed on" if mutate in OF_LOOPS else "attention")
+        plan, _ = plan_of("handed on" if mutate in OF_LOOPS else "chosen" if mutate is _other_result else "attention")
         want, harmful = results(plan, apart=True), 0
         for _ in range(60):
             mutant = copy.deepcopy(plan)
@@ -398,6 +421,63 @@ PLANTED_IN_LOOPS: dict[str, tuple[str, Callable[[PlanData], Any], str]] = {
     "a view at words": ("nested", lambda p: _view(p, "argument").update(at="0"), "no view"),
     "trips below none": ("nested", lambda p: loops_of(p)[0].update(trips=-1), "is no call"),
 }  # fmt: skip
+
+
+def _choice(plan: PlanData, number: int = 0) -> PlanData:
+    return choices_of(plan)[number]
+
+
+def _branch(plan: PlanData, number: int, branch: int) -> PlanData:
+    return _choice(plan, number)["branches"][branch]
+
+
+def _share_with_branch(plan: PlanData) -> None:
+    """A branch writes a result where another result of it lies."""
+    one, other = [i for i in _branch(plan, 1, 2)["results"] if plan["slots"][i]["kind"] == "arena"]
+    plan["slots"][one]["at"] = plan["slots"][other]["at"]
+
+
+PLANTED_IN_CHOICES: dict[str, tuple[Callable[[PlanData], Any], str]] = {
+    "a result of another branch": (
+        lambda p: _branch(p, 1, 1)["results"].__setitem__(0, _branch(p, 1, 2)["results"][0]), "which is not written",
+    ),
+    "a result of another size": (
+        lambda p: _branch(p, 1, 1)["results"].__setitem__(0, _choice(p, 1)["choice"]), "of another size",
+    ),
+    "an index of several numbers": (lambda p: _choice(p).update(choice=_slot(p, "weight")), "by what is no number"),
+    "an index that is not known": (
+        lambda p: _choice(p).update(choice=_branch(p, 0, 1)["results"][1]), "which is not written",
+    ),
+    "a slot that has a place": (lambda p: _choice(p)["slots"].__setitem__(0, _slot(p, "argument")), "has a place"),
+    "what a branch alone has written": (
+        lambda p: p["steps"].append(dict(calls_of(p)[-1], reads=_branch(p, 0, 0)["results"][:1])), "is not written",
+    ),
+    "results in one place": (_share_with_branch, "over slot"),
+    "a step in two branches": (
+        lambda p: _branch(p, 1, 1)["steps"].extend(copy.deepcopy(_branch(p, 1, 2)["steps"])), "which something else",
+    ),
+    "a result less": (lambda p: _branch(p, 1, 1)["results"].pop(), "branches of other results"),
+    "no branch": (lambda p: _choice(p).update(branches=[]), "is no choice"),
+    "branches of words": (lambda p: _choice(p).update(branches=["ab"]), "is no choice"),
+    "a result that is not there": (lambda p: _branch(p, 1, 1)["results"].__setitem__(0, 10**6), "do not exist"),
+    "a step of words": (lambda p: _branch(p, 1, 1)["steps"].append("ab"), "is no call"),
+    "choices without an end": (lambda p: _branch(p, 1, 1)["steps"].append(_deep_choice(20)), "is no choice"),
+}  # fmt: skip
+
+
+def _deep_choice(depth: int) -> PlanData:
+    """Choices in each other."""
+    steps = [_deep_choice(depth - 1)] if depth else []
+    return {"choice": 0, "slots": [], "branches": [{"steps": steps, "results": []}]}
+
+
+@pytest.mark.parametrize("fault", PLANTED_IN_CHOICES)
+def test_planted_faults_of_choices_are_refused(fault: str) -> None:
+    plan, buffers = plan_of("chosen")
+    assert len(_choice(plan, 1)["branches"]) == 3  # the one in the loop, behind the one of the program
+    plant, said = PLANTED_IN_CHOICES[fault]
+    plant(plan)
+    assert any(said in line for line in faults(plan, buffers)), faults(plan, buffers)
 
 
 def _deep(depth: int) -> PlanData:

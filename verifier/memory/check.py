@@ -4,7 +4,8 @@ The plan is plain data, as a file holds it, and may be damaged or hostile.  Noth
 lifetimes are read off the steps alone.  A plan without faults satisfies, at every step of every trip:
 
 - A value that is read is an argument, a weight, or was written by an earlier step.  A carry is what the trip before has
-  written, and nothing has been written over it since.
+  written, and nothing has been written over it since.  The result of a choice is what one of its branches has
+  written or was given.
 - A value is written by one step.  It lies in the arena or is an output; all outputs are written.  Rows that trips write
   are all bytes of their stack.
 - Values in the arena that the step uses, or that are written before and read behind it, share no byte.  What a loop
@@ -32,6 +33,9 @@ _DEEPEST = 16  # loops in loops
 _GIVEN, _WRITTEN, _MOVING = ("argument", "weight"), ("arena", "output"), "moving"
 _ROLE = {"input": "reads", "frozen": "reads", "output": "writes", "scratch": "scratch"}
 _PARTS = ("reads", "writes", "scratch")
+_INDEX_BYTES = (1, 4)  # of a truth value, of an int32
+_CHOICE = ("slots", "branches")
+_KINDS = {"kernel": "call", "view": "view", "choice": "choice"}
 _PlanStep = Mapping[str, Any]
 
 
@@ -108,6 +112,8 @@ def _misshapen_steps(steps: Sequence[Any], count: int, depth: int) -> Iterator[s
             yield from _misused(number, [_get(step, "view"), _get(step, "of")], count)
             if not all(type(_get(step, key)) is int for key in ("at", "stride")):
                 yield f"step {number} is no view"
+        elif _kind(step) == "choice":
+            yield from _misshapen_choice(number, step, count, depth)
         else:
             bodies = [_get(step, key) for key in ("condition", "steps")]
             carries: Any = _get(step, "carries")
@@ -124,14 +130,30 @@ def _misshapen_steps(steps: Sequence[Any], count: int, depth: int) -> Iterator[s
                 yield from _misshapen_steps(cast("list[Any]", body), count, depth + 1)
 
 
+def _misshapen_choice(number: int, step: Any, count: int, depth: int) -> Iterator[str]:
+    """Yield what is no choice, or no step in its branches."""
+    slots, listed = [cast("list[Any]", x) if isinstance(x := _get(step, key), list) else None for key in _CHOICE]
+    branches = listed or []
+    lists = [_get(x, key) for x in branches for key in ("steps", "results")]
+    if depth == _DEEPEST or slots is None or not branches or not all(isinstance(x, list) for x in lists):
+        yield f"step {number} is no choice"
+        return
+    results = [cast("list[Any]", x["results"]) for x in branches]
+    yield from _misused(number, [step["choice"], *slots, *(i for x in results for i in x)], count)
+    if not all(len(x) == len(slots) for x in results):
+        yield f"step {number} has branches of other results"
+    for branch in branches:
+        yield from _misshapen_steps(branch["steps"], count, depth + 1)
+
+
 def _misused(number: int, slots: Sequence[Any], count: int) -> Iterator[str]:
     if not all(_is_count(i) and i < count for i in slots):
         yield f"step {number} uses slots that do not exist"
 
 
 def _kind(step: Any) -> str:
-    """Return what a step is: a call, which may be a copy, a view or a loop."""
-    return "call" if _has(step, "kernel") else "view" if _has(step, "view") else "loop"
+    """Return what a step is: a call, which may be a copy, a view, a choice or a loop."""
+    return next((kind for key, kind in _KINDS.items() if _has(step, key)), "loop")
 
 
 def _has(data: Any, key: str) -> bool:
@@ -163,11 +185,13 @@ def _of_slots(slots: Mapping[int, _SlotBytes], arena_bytes: int) -> Iterator[str
 
 
 def _every(steps: Sequence[_PlanStep]) -> Iterator[_PlanStep]:
-    """Yield steps, and behind each loop those in it."""
+    """Yield steps, and behind each loop and choice those in it."""
     for step in steps:
         yield step
         if _kind(step) == "loop":
             yield from _every([*step["condition"], *step["steps"]])
+        for branch in step["branches"] if _kind(step) == "choice" else ():
+            yield from _every(branch["steps"])
 
 
 def _of_kernel(step: _PlanStep, slots: Mapping[int, _SlotBytes], buffers: KernelBuffers) -> Iterator[str]:
@@ -193,6 +217,8 @@ def _meanings(steps: Sequence[_PlanStep]) -> dict[int, tuple[int, ...]]:
     for step in _every(steps):
         if _kind(step) == "view":
             meant[step["view"]] = (step["of"],)
+        for i, slot in enumerate(step["slots"] if _kind(step) == "choice" else ()):
+            meant[slot] = tuple([branch["results"][i] for branch in step["branches"]])
         for c in step["carries"] if _kind(step) == "loop" else ():
             meant[c["slot"]] = (c["first"], c["next"])
             if c["turns"]:
@@ -241,6 +267,8 @@ class _WriteOrder:
                 self._call(name, step)
             elif _kind(step) == "view":
                 self._view(name, step, trips)
+            elif _kind(step) == "choice":
+                self._choice(name, step, f"{around}{number}.")
             else:
                 self._loop(name, step, f"{around}{number}.")
 
@@ -338,6 +366,23 @@ class _WriteOrder:
         self.targets = targets
         self.known = {**outside, **carried, **{i: {i} for i in finished}}
 
+    def _choice(self, name: str, choice: _PlanStep, around: str) -> None:
+        self._read(name, choice["choice"])
+        self._fault_if(self.slots[choice["choice"]].size not in _INDEX_BYTES, f"{name} chooses by what is no number")
+        before, tokens_of, targets = dict(self.known), [set[int]() for _ in choice["slots"]], set(self.targets)
+        for number, branch in enumerate(choice["branches"]):
+            self.known = dict(before)
+            self.walk(branch["steps"], 0, f"{around}{number}.")
+            for i, result, tokens in zip(choice["slots"], branch["results"], tokens_of, strict=True):
+                tokens |= self._read(f"{name}, branch {number},", result)
+                other = self.slots[i].size != self.slots[result].size
+                self._fault_if(other, f"{name} gives slot {result} as slot {i} of another size")
+        over = {i for slot in _written_in(choice) for i in _below(slot, self.meant)}
+        self.targets, self.known = targets, {i: tokens for i, tokens in before.items() if not tokens & over}
+        for i, tokens in zip(choice["slots"], tokens_of, strict=True):
+            self._place(name, i)
+            self.known[i] = tokens
+
     def _begin(self, name: str, carry: Mapping[str, Any]) -> set[int]:
         """Place a carry, and return the tokens of the bytes that it may be when a trip begins."""
         slot, following, turns = carry["slot"], carry["next"], carry["turns"]
@@ -353,9 +398,9 @@ class _WriteOrder:
         return tokens | {~slot if apart else following}
 
 
-def _written_in(loop: _PlanStep) -> Iterator[int]:
-    """Yield the slots that a loop writes."""
-    for step in _every((loop,)):
+def _written_in(around: _PlanStep) -> Iterator[int]:
+    """Yield the slots that a loop or a choice writes."""
+    for step in _every((around,)):
         if _kind(step) == "call":
             yield from step["writes"]
         if _kind(step) == "loop":
@@ -402,6 +447,12 @@ class _LoopUses:
                 self._note([i for part in _PARTS for i in step[part]], self.number, around)
             elif _kind(step) == "view":
                 self._note([step["of"]], self.number, around)
+            elif _kind(step) == "choice":
+                self._note([step["choice"]], self.number, around)
+                for branch in step["branches"]:
+                    self.collect(branch["steps"], around)
+                self.number += 1
+                self._note(step["slots"], self.number, around)
             else:
                 self._loop(step, around)
 

@@ -49,7 +49,7 @@ from superopt.kernels.loops.program import between_transforms
 
 VIEWS = table.VIEWS - {"pad"}  # a pad chooses between an element and a value
 
-STEPPED = frozenset(("scan", "while"))
+STEPPED = frozenset(("scan", "while", "cond"))
 """Ops with bodies for which plans have steps."""
 _MOST_VALUES = 96  # of nodes at indices for one element, so nodes too: regions of whole networks take up to 94
 _TRANSCENDENTAL = 8.0  # cost of a transcendental function, in operations
