@@ -19,6 +19,7 @@ from superopt.ir.graph import Node, mk, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import TABLE
 from superopt.ir.types import FLOATS
+from superopt.machine.jitting import jit_quickly
 from tests.support import ir_cases
 from tests.support.oracles import evaluate_at
 
@@ -46,6 +47,8 @@ LOOSE |= {
     "exp": 10,
     "expm1": 10,
 }
+ROUNDED_ONCE = {"asinh", "log1p"}
+"""Functions whose steps XLA's quick code rounds to halves one by one."""
 _FUNCTION = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not"}
 
 
@@ -120,7 +123,10 @@ def test_op_is_lax(op: str) -> None:
     with jax.enable_x64(True):
         arguments = [_operands(node, env) for node, env in cases]
         shapes = jax.eval_shape(lambda args: [f(*xs) for f, xs in zip(functions, args, strict=True)], arguments)
-        results = jax.jit(lambda args: [f(*xs) for f, xs in zip(functions, args, strict=True)])(arguments)
+        compiled = (jax.jit if op in ROUNDED_ONCE else jit_quickly)(
+            lambda args: [f(*xs) for f, xs in zip(functions, args, strict=True)]
+        )
+        results = compiled(arguments)
     for (node, env), aval, result in zip(cases, shapes, results, strict=True):
         assert (aval.shape, str(aval.dtype)) == (node.shape, node.dtype), node
         want = np.asarray(result)

@@ -8,7 +8,7 @@ from typing import Any
 
 os.environ["XLA_FLAGS"] = (
     f"--xla_force_host_platform_device_count={sys.argv[1]} --xla_backend_optimization_level=0 "
-    "--xla_cpu_use_fusion_emitters=false"  # compiled quickly: nothing is timed
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"  # compiled quickly: nothing is timed
 )
 
 import jax
