@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -12,9 +13,9 @@ import pytest
 
 from costmodel.features.counts import INDEX
 from costmodel.labels import forms
-from costmodel.labels.microsuite import suite
+from costmodel.labels.microsuite import MicroCase, suite
 from costmodel.model import analytical, weights_file
-from costmodel.model.analytical import COUNT, Coefficients, seconds
+from costmodel.model.analytical import COUNT, Coefficients, FeatureTable, seconds
 from costmodel.model.catalogue import tabulate
 from costmodel.model.load import load_roofline
 from costmodel.model.measured import Measured
@@ -29,9 +30,17 @@ from superopt.lab.training.metrics import kendall_tau, quality
 from superopt.machine import facts as machine
 from superopt.store import Store
 
-SUITE = suite()
-TABLE = tabulate([case.graph for case in SUITE])
 OBJECTIVE = load_roofline()
+
+
+@functools.cache
+def kernels_of_suite() -> list[MicroCase]:
+    return suite()
+
+
+@functools.cache
+def tabulated() -> FeatureTable:
+    return tabulate([case.graph for case in kernels_of_suite()])
 
 
 def price(*outputs: Node) -> float:
@@ -159,14 +168,14 @@ def test_loops_over_bodies_are_repeated() -> None:
 
 
 def test_every_feature_of_the_suite_is_known_and_finite() -> None:
-    assert np.isfinite(TABLE.counts).all()
-    assert (TABLE.counts >= 0).all()
-    assert (TABLE.spread >= 1.0).all()
-    assert TABLE.counts.shape[1] == COUNT
+    assert np.isfinite(tabulated().counts).all()
+    assert (tabulated().counts >= 0).all()
+    assert (tabulated().spread >= 1.0).all()
+    assert tabulated().counts.shape[1] == COUNT
 
 
 def test_suite_covers_every_common_feature() -> None:
-    shown = {name for name, i in INDEX.items() if (TABLE.counts[:, i] > 0).any()}
+    shown = {name for name, i in INDEX.items() if (tabulated().counts[:, i] > 0).any()}
     rare = {"conv_dilated", "iota_eval", "reduce_arg_major", "reduce_arg_all", "opaque", "opaque_elem"}
     assert set(INDEX) - shown <= rare
 
@@ -175,7 +184,7 @@ def test_suite_covers_every_common_feature() -> None:
 
 
 def test_fit_recovers_coefficients_from_exact_labels() -> None:
-    cases = [c for c in SUITE if c.kind in ("dot", "vector", "loop")]
+    cases = [c for c in kernels_of_suite() if c.kind in ("dot", "vector", "loop")]
     table = tabulate([c.graph for c in cases])
     truth = Coefficients(weights_file.uncalibrated().theta * 0.5, 3.0, 0.6)
     labels = seconds(table, truth)
@@ -184,7 +193,7 @@ def test_fit_recovers_coefficients_from_exact_labels() -> None:
 
 
 def test_one_short_kernel_does_not_decide_a_coefficient_alone() -> None:
-    cases = [c.graph for c in SUITE if c.kind in ("vector", "loop")]
+    cases = [c.graph for c in kernels_of_suite() if c.kind in ("vector", "loop")]
     small, large = (kernel(mk("reduce_max", tensor("x", n, n), axes=(0, 1))) for n in (8, 1024))
     table = tabulate([*cases, small])
     default = weights_file.uncalibrated()
@@ -204,7 +213,7 @@ def test_compute_and_memory_combine_between_sum_and_maximum() -> None:
 
 
 def test_price_is_additive_and_independent_of_the_batch() -> None:
-    graphs = [c.graph for c in SUITE[::40]]
+    graphs = [c.graph for c in kernels_of_suite()[::40]]
     together = OBJECTIVE.price(graphs)
     alone = np.array([OBJECTIVE.price([g])[0] for g in graphs])
     np.testing.assert_allclose(together, alone, rtol=1e-12)
@@ -214,7 +223,7 @@ def test_price_is_additive_and_independent_of_the_batch() -> None:
 
 
 def test_known_kernels_make_no_new_entries() -> None:
-    graphs = [c.graph for c in SUITE]
+    graphs = [c.graph for c in kernels_of_suite()]
     prices = OBJECTIVE.price(graphs)
     known = dict(OBJECTIVE._catalogue.entries)
     assert known
@@ -319,7 +328,7 @@ FITS = pytest.mark.parametrize("folds", [2, pytest.param(calibrating.FOLDS, mark
 @pytest.mark.usefixtures("short_fits")
 def test_calibration_goes_through_the_store(folds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrating, "FOLDS", folds)
-    cases = [c for c in SUITE if c.kind in ("scan", "vector")]
+    cases = [c for c in kernels_of_suite() if c.kind in ("scan", "vector")]
     truth = seconds(tabulate([c.graph for c in cases]), OBJECTIVE.coefficients)
     calibration = fit_cases(cases, truth)
     assert calibration.card["held_out_by_kind"].keys() == {"scan", "vector"}
@@ -363,7 +372,7 @@ def test_results_of_control_flow_are_read_like_inputs() -> None:
 @pytest.mark.usefixtures("short_fits")
 def test_calibration_measures_fits_and_says_so(folds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrating, "FOLDS", folds)
-    cases = [c for c in SUITE if c.task.startswith(("flat-add", "dot-32", "dot-64x64x64", "vector-128"))]
+    cases = [c for c in kernels_of_suite() if c.task.startswith(("flat-add", "dot-32", "dot-64x64x64", "vector-128"))]
     said: list[str] = []
 
     def unhurried(graphs: Any, budget_s: float, worker: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from costmodel.labels.microsuite import suite
+from costmodel.labels.microsuite import MicroCase, suite
 from costmodel.model import adapt, analytical, learned_file, network, weights_file
 from costmodel.model.encode import KernelEncoder, KernelStructure, kernel_features, pack
 from costmodel.model.learned import Learned, predict
@@ -32,18 +32,27 @@ from superopt.machine import facts as machine
 from superopt.store import Store
 from tests.support.machines import FOUR_CORES
 
-CASES = [c for c in suite() if c.kind in ("dot", "vector", "loop", "scan")][::2]
 SMALL = FitSettings(shape=NetworkShape(width=12, layers=2, trunk=16, heads=3), epochs=30, batch=32, prior_steps=60)
+
+
+@functools.cache
+def kernels_of_suite() -> list[MicroCase]:
+    return suite()
+
+
+@functools.cache
+def examples() -> list[MicroCase]:
+    return [c for c in kernels_of_suite() if c.kind in ("dot", "vector", "loop", "scan")][::2]
 
 
 @functools.cache
 def labels() -> list[KernelLabel]:
     """Synthetic times: the shipped roofline, products with a transposed operand 1.6 times slower."""
-    prices = load_roofline().price([c.graph for c in CASES])
-    slow = [1.6 if "nk" in c.name else 1.0 for c in CASES]
+    prices = load_roofline().price([c.graph for c in examples()])
+    slow = [1.6 if "nk" in c.name else 1.0 for c in examples()]
     return [
         KernelLabel(c.kind, f"{c.kind}/{i % 7}", c.task, c.name, f"k{i}", c.graph, float(p * s), 0.02, None)
-        for i, (c, p, s) in enumerate(zip(CASES, prices, slow, strict=True))
+        for i, (c, p, s) in enumerate(zip(examples(), prices, slow, strict=True))
     ]
 
 
@@ -89,7 +98,7 @@ def test_fit_is_deterministic_in_the_seed(share: int) -> None:
 
 
 def test_a_price_does_not_depend_on_the_batch() -> None:
-    graphs = [c.graph for c in CASES[:70]]
+    graphs = [c.graph for c in examples()[:70]]
     together = Learned(model(), "test").price(graphs)
     alone = Learned(model(), "test")
     np.testing.assert_allclose([alone.price([g])[0] for g in graphs], together, rtol=3e-4)
@@ -117,10 +126,10 @@ def test_node_order_does_not_matter() -> None:
 
 
 def test_outside_the_training_domain_the_roofline_decides() -> None:
-    windows = [c.graph for c in suite() if c.kind in ("pool", "depthwise") and "shifts" not in c.name][:12]
+    windows = [c.graph for c in kernels_of_suite() if c.kind in ("pool", "depthwise") and "shifts" not in c.name][:12]
     objective = Learned(model(), "test")
     assert objective.outside(windows).all()
-    assert not objective.outside([c.graph for c in CASES]).mean() > 0.05
+    assert not objective.outside([c.graph for c in examples()]).mean() > 0.05
     table, structures = objective.encode(windows)
     far = replace(model(), domain=replace(model().domain, radius=1e-3))
     np.testing.assert_array_equal(far.domain.gate(kernel_features(table, model().prior, structures)), 0.0)
@@ -159,7 +168,7 @@ def written(folder: Path) -> Path:
 def test_weights_are_read_back(tmp_path: Path) -> None:
     read, card = learned_file.read(written(tmp_path))
     assert card["machine"]["fingerprint"] == machine.fingerprint()
-    graphs = [c.graph for c in CASES[:20]]
+    graphs = [c.graph for c in examples()[:20]]
     np.testing.assert_allclose(Learned(read, "a").price(graphs), Learned(model(), "b").price(graphs), rtol=1e-3)
 
 
@@ -237,7 +246,7 @@ def test_shipped_for_another_machine_is_said(tmp_path: Path, monkeypatch: pytest
 
 
 def test_calibration_moves_the_model_to_another_machine_and_is_kept(tmp_path: Path) -> None:
-    cases = CASES[::3]
+    cases = examples()[::3]
     twice = 2.0 * Learned(model(), "test").price([c.graph for c in cases])
     adapted = adapt.adapt(model(), cases, twice)
     before = np.abs(np.log(Learned(model(), "a").price([c.graph for c in cases]) / twice)).mean()
@@ -286,7 +295,7 @@ def test_features_are_those_of_the_machine_of_the_labels() -> None:
 
 
 def test_a_label_file_is_read_or_refused(tmp_path: Path) -> None:
-    graph = CASES[0].graph
+    graph = examples()[0].graph
     line = {
         "family": "f", "program": "f/0", "task": "t", "form": "a", "key": "k", "text": print_graph(graph),
         "seconds": 2e-5, "stderr": 0.01, "again_s": 2.2e-5,
@@ -334,7 +343,7 @@ def test_the_summary_names_the_bars_with_trees_beside_them() -> None:
 
 
 def test_a_second_visit_bounds_what_order_can_be_known() -> None:
-    graph = CASES[0].graph
+    graph = examples()[0].graph
     visits = [(1.0, 1.0), (1.01, 0.99), (2.0, 2.1)]  # the first two are within their noise, and come out the other way
     found = [KernelLabel("f", "p", "t", str(i), f"k{i}", graph, a, 0.02, b) for i, (a, b) in enumerate(visits)]
     assert evaluate.ceiling(found) == {"tau_ceiling": 1.0, "tau_plain_ceiling": pytest.approx(1 / 3, abs=1e-4)}
