@@ -45,6 +45,9 @@ NEVER = "(False)"
 TOO_LONG = "too long"
 """The result of tests that did not end."""
 
+DIED = "a signal ended the tests"
+"""The result of tests whose process died, as where a mutant of emitted code reads outside of an array."""
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorMutant:
@@ -219,7 +222,7 @@ def suite_of(path: str, *, own: bool = False) -> list[str]:
 def tried(
     mutants: Sequence[OperatorMutant], most_s: float = 600.0, say: Callable[[str], None] = print, *, own: bool = False
 ) -> list[Fate]:
-    """Run the tests on each mutant, in a copy of the repository; those that last longer than allowed notice it, too."""
+    """Run the tests on each mutant, in a copy of the repository; those that last too long or die notice it, too."""
     fates: list[Fate] = []
     with tempfile.TemporaryDirectory(prefix="superopt-mutants-") as folder:
         copy = Path(folder)
@@ -228,13 +231,13 @@ def tried(
             file = copy / mutant.path
             source = file.read_text(encoding="utf-8")
             file.write_text(mutant.text(source), encoding="utf-8")
-            begin_s = time.monotonic()
+            begin_s, suite = time.monotonic(), suite_of(mutant.path, own=own)
             try:
-                noticed = _noticed(copy, suite_of(mutant.path, own=own), most_s)
+                noticed = _noticed(copy, suite, most_s)
             finally:
                 file.write_text(source, encoding="utf-8")
-            if noticed and noticed != TOO_LONG and _noticed(copy, [noticed], most_s):
-                raise UsageError(f"{noticed} fails without any mutant, too", hint="mend it first")
+            if noticed and noticed != TOO_LONG and _noticed(copy, suite if noticed == DIED else [noticed], most_s):
+                raise UsageError(f"tests fail without any mutant, too: {noticed}", hint="mend it first")
             fates.append(Fate(mutant, noticed, time.monotonic() - begin_s))
             say(f"{noticed.rpartition('::')[2] or 'SURVIVED':40s} {mutant} ({fates[-1].seconds:.0f} s)")
     return fates
@@ -246,7 +249,7 @@ def _not_copied(folder: str, names: list[str]) -> set[str]:
 
 
 def _noticed(copy: Path, tests: Sequence[str], most_s: float) -> str:
-    """The first test that fails on the copy; empty where none does."""
+    """The first test that fails on the copy, `TOO_LONG` or `DIED`; empty where all tests pass."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [
         sys.executable,
@@ -268,6 +271,8 @@ def _noticed(copy: Path, tests: Sequence[str], most_s: float) -> str:
         )
     except subprocess.TimeoutExpired:
         return TOO_LONG
+    if done.returncode < 0:
+        return DIED
     if done.returncode == 0:
         return ""
     lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
