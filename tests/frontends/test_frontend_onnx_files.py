@@ -113,6 +113,15 @@ def test_external_data_is_read(tmp_path: Path) -> None:
     assert isinstance(loaded.params["w"].base, np.memmap | np.ndarray)
 
 
+def test_external_data_of_strings_are_refused(tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin")
+    (tmp_path / "w.bin").write_bytes(bytes(96))
+    strings = onnx.load(path, load_external_data=False)
+    strings.graph.initializer[0].data_type = TensorProto.STRING
+    path.write_bytes(strings.SerializeToString())
+    refused(ModelFileError, path, "cannot be decoded")
+
+
 @pytest.mark.parametrize(
     "location", ["../secret", "a/../../secret", "/etc/passwd", "C:/x", "..\\x", "", "x\0y", "file:x"]
 )

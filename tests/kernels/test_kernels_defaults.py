@@ -165,9 +165,9 @@ def test_one_row_reads_panels_side_by_side():
     assert [n for _, n in tiled.tile.rows] == [4]
 
 
-def test_few_rows_of_large_weights_are_prefetched():
-    assert tile(cases.program(cases.matmul(8, 768, 2048)), 1, WIDE).knob("prefetch", 0) > 0
-    assert tile(cases.program(cases.matmul(64, 768, 2048)), 1, WIDE).knob("prefetch", 0) == 0
+@pytest.mark.parametrize(("rows", "ahead"), [(5, False), (6, True), (8, True), (64, False)])
+def test_few_rows_of_large_weights_are_prefetched(rows: int, ahead: bool):
+    assert bool(tile(cases.program(cases.matmul(rows, 768, 2048)), 1, WIDE).knob("prefetch", 0)) == ahead
 
 
 def test_few_outputs_of_long_sums_are_split_among_threads():
