@@ -113,13 +113,14 @@ def test_external_data_is_read(tmp_path: Path) -> None:
     assert isinstance(loaded.params["w"].base, np.memmap | np.ndarray)
 
 
-def test_external_data_of_strings_are_refused(tmp_path: Path) -> None:
-    path = external(tmp_path, "w.bin")
+def test_strings_are_no_bytes(tmp_path: Path) -> None:
+    inline, outside = mlp(), onnx.load(external(tmp_path, "w.bin"), load_external_data=False)
+    inline.graph.initializer[0].raw_data = bytes(96)
     (tmp_path / "w.bin").write_bytes(bytes(96))
-    strings = onnx.load(path, load_external_data=False)
-    strings.graph.initializer[0].data_type = TensorProto.STRING
-    path.write_bytes(strings.SerializeToString())
-    refused(ModelFileError, path, "cannot be decoded")
+    for strings in (inline, outside):
+        strings.graph.initializer[0].data_type = TensorProto.STRING
+        (tmp_path / "model.onnx").write_bytes(strings.SerializeToString())
+        refused(ModelFileError, tmp_path / "model.onnx", "cannot be decoded")
 
 
 @pytest.mark.parametrize(

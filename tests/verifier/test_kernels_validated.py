@@ -28,6 +28,7 @@ from superopt.lab.corpora.kernels import mutants
 from verifier.kernels import watched
 from verifier.kernels.check import KernelPart, validate
 from verifier.kernels.engine import compiled, matmul
+from verifier.kernels import meaning
 from verifier.kernels.field import FUNCTIONS, Field, P, Unread
 from verifier.kernels.meaning import evaluate
 from verifier.kernels.reader import canonical, digest, functions, instruction, texts
@@ -225,6 +226,17 @@ def test_integers_in_memory_that_are_more_than_places_are_open(
     assert validate(before, parts_of(graph), known()).status == UNKNOWN
     with pytest.raises(Unread):  # of the program alone, too
         evaluate(before, {b.name: Field(0).random(b.name, int(np.prod(b.shape))) for b in before.buffers}, Field(0))
+
+
+def test_products_of_few_factors_have_a_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def product(count: int) -> dict[str, Array]:
+        before = from_graph(import_function(jnp.prod, (_of(count),), frozen=()).graph.outputs)
+        return evaluate(before, {before.buffers[0].name: Field(0).random("x", count)}, Field(0))
+
+    monkeypatch.setattr(meaning, "_MOST_FACTORS", 4)
+    assert product(4)
+    with pytest.raises(Unread, match="a product of 5 factors"):
+        product(5)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,12 @@ def test_an_attribute_becomes_another_of_its_axis_or_its_neighbour() -> None:
     assert {new for _, new in _integers(rule, s)} == {("+", s, one), ("-", s, one), ("v", "e")}
 
 
+def test_attributes_of_an_axis_change_places() -> None:
+    made = mutants(parse("s: A[*a n]\n  slice(exp(A), n(s, e))  ==  exp(slice(A, n(s, e)))"))
+    swapped = {f"attributes 1 and 2 of slice swapped on the {side}" for side in ("left", "right")}
+    assert swapped <= {m.what for m in made}
+
+
 def test_no_mutant_is_proved_and_false() -> None:
     fuzzed = Fuzzed([try_mutant(mutant, graphs=6) for mutant in draw((*SMALL, *parse_many(TRUE)), 150)])
     assert fuzzed.false_proofs == []
