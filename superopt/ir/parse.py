@@ -92,12 +92,12 @@ class _Parser:
         return InputError(f"line {line}: expected {expected}, got {shown(self.token) or 'the end of the text'!r}")
 
     def take(self, token: str) -> None:
-        if self.token != token or self.kind == "string":
+        if not self.at(token):
             raise self.wrong(repr(token))
         self.advance()
 
     def at(self, token: str) -> bool:
-        return self.token == token and self.kind != "string"
+        return self.token == token  # that of a string begins with a quote
 
     def accept(self, token: str) -> bool:
         if self.at(token):

@@ -94,6 +94,7 @@ def test_large_constants_come_from_the_reader() -> None:
         ("%0 = input x : f32[2]\n%1 = add(%0) : f32[2]\nreturn %1", "add takes 2 operands"),
         ("%0 = input x : f32[2]\nreturn %0 %0", "the end of the text"),
         ("%0 = input x ; f32[2]", "line 1: expected a token"),
+        ("%0 : input x : f32[2]\nreturn %0", "line 1: expected '='"),
         ("", "a statement or return"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rewrites.build.target import IRTarget
 from rewrites.build.terms import build
 from rewrites.egraph.graph import EGraph
 from rewrites.language.parse import parse
@@ -16,7 +17,7 @@ from rewrites.match.bind import Sorted, bindings, sort_labels
 from rewrites.match.matching import Match, MatchStats, matches
 from rewrites.match.space import IRSpace
 from rewrites.match.walk import Walk, WalkState, patterns_of
-from superopt.ir.graph import Node, literal, mk
+from superopt.ir.graph import Node, literal, mk, topological
 from tests.support.rules_numeric import NCHW, arrays_of, dot, egraph, error, node_of_ref, spread, values, var
 
 A, B = var("a", 3), var("b", 3)
@@ -91,6 +92,12 @@ def test_directions_of_prefixes_are_compared() -> None:
     x = mk("neg", var("x", 4))
     assert found(rule, mk("cumsum", x, axis=0, reverse=False))
     assert not found(rule, mk("cumsum", x, axis=0, reverse=True))
+
+
+def test_an_axis_without_a_role_stays_beside_prefixes() -> None:
+    root = mk("cumsum", mk("neg", var("x", 4, 1)), axis=0, reverse=False)
+    (match,) = matches(parse("c: A[n]\n  cumsum(-A, n)  ==  -cumsum(A, n)"), IRSpace((root,)), root)
+    assert [node.op for node in topological(build(match, IRTarget()))] == ["input", "cumsum", "neg"]
 
 
 # -- operands

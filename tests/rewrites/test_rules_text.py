@@ -16,7 +16,10 @@ from rewrites.language.show import equation, rule_key, show
 from rewrites.language.term import Rule, Term, term
 from rewrites.language.texts import distinct
 from rewrites.library import by_name, load
+from rewrites.lift.lifting import lift
 from superopt.errors import RuleError
+from superopt.ir.graph import Graph, make_input, mk
+from superopt.ir.index import symbol
 from tests.support.rules_texts import MORE, WRONG
 
 TEXTS = parse_many(MORE, "texts:1") + parse_many(WRONG, "wrong:1")
@@ -180,3 +183,10 @@ def test_positions_are_compared_with_each_other_and_with_numbers(
     kinds = {"I": "int", "X": "float"}
     assert compares_positions(kinds, term("ew", left, right, f=function, params=())) == wanted
     assert compares_positions(kinds, term("ew", right, left, f=function, params=())) == wanted
+
+
+@pytest.mark.parametrize(("op", "text"), [("neg", "(-X)"), ("exp", "exp(X)")])
+def test_functions_of_graphs_have_their_texts(op: str, text: str) -> None:
+    x = make_input("x", (symbol("n"),))
+    graph = Graph((x,), (mk(op, x),))
+    assert f"  {text}  ==  {text}" in lift("r", graph, graph, ("n",)).text()
