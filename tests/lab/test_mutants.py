@@ -9,7 +9,7 @@ import pytest
 
 from superopt.errors import UsageError
 from superopt.lab import mutants
-from superopt.lab.mutants import DIED, OperatorMutant, drawn, mutants_of, tried
+from superopt.lab.mutants import BROKEN, OperatorMutant, drawn, mutants_of, tried
 
 SOURCE = '''\
 """A room: 1 < 2."""
@@ -105,12 +105,29 @@ def test_what_no_test_notices_survives_and_the_files_stay(repository: Path) -> N
     }
 
 
-def test_a_mutant_that_ends_the_process_of_the_tests_is_noticed(repository: Path) -> None:
-    ended = "import signal\nfrom superopt.room.a import checked\n\ndef test_a():\n    if checked(9) == 9:\n"
-    (repository / "tests/room/test_a.py").write_text(f"{ended}        signal.raise_signal(signal.SIGKILL)\n")
+ENDED = """\
+import signal
+from superopt.room.a import checked
+
+def test_a():
+    if checked(9) == 9:
+        signal.raise_signal(signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"tests/room/test_a.py": ENDED},
+        {"tests/conftest.py": "from superopt.room.a import checked\n\nassert checked(9) == 0\n"},
+    ],
+)
+def test_a_mutant_by_which_the_tests_break_off_is_noticed(files: dict[str, str], repository: Path) -> None:
+    for name, text in files.items():
+        (repository / name).write_text(text)
     every = drawn(["superopt/room"], 10, 0, guards=True)
     fates = {f.mutant.old: f.noticed for f in tried(every, 60.0, lambda line: None)}
-    assert fates == {"n < 0": "", "n == 9": DIED}
+    assert fates == {"n < 0": "", "n == 9": BROKEN}
 
 
 def test_tests_that_fail_anyway_say_nothing_of_a_mutant(repository: Path) -> None:

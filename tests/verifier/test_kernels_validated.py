@@ -25,10 +25,9 @@ from superopt.kernels.loops.program import from_graph
 from superopt.kernels.math import ops
 from superopt.kernels.math.table import ERROR_ULPS
 from superopt.lab.corpora.kernels import mutants
-from verifier.kernels import watched
+from verifier.kernels import meaning, watched
 from verifier.kernels.check import KernelPart, validate
 from verifier.kernels.engine import compiled, matmul
-from verifier.kernels import meaning
 from verifier.kernels.field import FUNCTIONS, Field, P, Unread
 from verifier.kernels.meaning import evaluate
 from verifier.kernels.reader import canonical, digest, functions, instruction, texts
