@@ -90,7 +90,7 @@ def test_a_kernel_is_ours_unless_it_was_timed_to_be_faster_by_xla() -> None:
 def test_a_region_of_ours_is_as_uncertain_as_our_model_of_it() -> None:
     graph = kernel(dense())
     model = joint(Counting(dot_general=2.0, tanh=2.0), Counting(dot_general=1.5))
-    np.testing.assert_allclose(model.uncertain_s([graph]), 2.5 * model.own.model.uncertainty([graph]))
+    np.testing.assert_allclose(model.uncertain_s([graph]), 2.5 * model.xla.uncertainty([graph]))
     np.testing.assert_allclose(joint(Counting()).uncertain_s([graph]), 2.0)
 
 
