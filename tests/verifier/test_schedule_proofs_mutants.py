@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,6 +78,13 @@ def test_mutants(name: str) -> None:
 def _beyond_the_oracle(verdict: ScheduleVerdict) -> bool:
     """Form, windows of vectors and the order in which stages stand, which a run of single iterations does not see."""
     return any(x in verdict.cause for x in ("well-formed", "next to each other", "whole", "not filled yet"))
+
+
+def test_whole_vectors_of_a_panel_lie_in_it() -> None:
+    before, after = CASES["byte tile"]
+    narrow = [replace(b, shape=(2, 15, 4)) if b.name == "out0_b" else b for b in after.buffers]
+    cause = check_schedule(before, replace(after, buffers=tuple(narrow)), QUICK).cause
+    assert "a vector load reads out0_b[0, 15, 0], outside of [2, 15, 4]" in cause
 
 
 def test_nothing_is_proved_of_another_program() -> None:
