@@ -33,7 +33,7 @@ from rewrites.build.arrange import (
     without,
 )
 from rewrites.build.target import IRTarget, Target
-from rewrites.language.kinds import bare, compares_positions
+from rewrites.language.kinds import adds_positions, bare, compares_positions
 from rewrites.language.named import Env, labels_of, per_axis
 from rewrites.language.shapes import shape
 from rewrites.language.term import PHYSICAL, Rule, Term, halves, names_in, windows
@@ -114,7 +114,7 @@ class Builder:
     def _ew(self, t: Term, hint: Layout | None, env: Env) -> Built:
         """Broadcast all operands to the layout of one: one that is in the hint's order if any is, else the largest."""
         target = self.target
-        whole = compares_positions(self.rule.kinds, t)
+        whole = compares_positions(self.rule.kinds, t) or adds_positions(t)
 
         def made(a: Term, hint: Layout | None) -> Built:
             return self._position(a, env, t) if whole and a.op in ("iota", "lit") else self.go(a, hint, env)

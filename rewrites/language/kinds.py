@@ -46,6 +46,11 @@ def compares_positions(kinds: Mapping[str, str], t: Term) -> bool:
     return any(found) and all(ok or a.op == "lit" for ok, a in zip(found, sides, strict=True))
 
 
+def adds_positions(t: Term) -> bool:
+    """Whether a term is the sum of two positions along axes, which is an index."""
+    return t.op == "ew" and t["f"] == "add" and all(bare(a).op == "iota" for a in t.args)
+
+
 def bare(t: Term) -> Term:
     """The operand of a broadcast, or the term itself."""
     return t.args[0] if t.op == "bcast" else t
@@ -53,8 +58,9 @@ def bare(t: Term) -> Term:
 
 def loose_iota(rule: Rule) -> bool:
     """Whether the left side holds an iota that neither a comparison of positions nor a `take` reads as an index."""
+    indices = {t.args[1] for t in subterms(rule.lhs) if t.op == "take" and adds_positions(t.args[1])}
     return any(
-        bare(a).op == "iota" and not compares_positions(rule.kinds, t)
+        bare(a).op == "iota" and not compares_positions(rule.kinds, t) and t not in indices
         for t in subterms(rule.lhs)
         if t.op != "bcast"
         for a in (t.args[:1] if t.op == "take" else t.args)

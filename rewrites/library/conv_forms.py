@@ -131,4 +131,20 @@ grouped-pointwise-apart: X[*b g c *s]  W[g o c]
   if g >= 1
   prefer 1 < g and g <= 16 and 1 < c
   mode macro
+
+long-convolution: q in 32|64  X[*b c s]  W[o c s2]  extra i j
+  conv(X, W, c, s(1, p, h))
+    == slice(merge(conv(split(Z, s, s, i(q)), T, c, i, s(1)), s, j, s), s(0, s + p + h - s2 + 1))
+  with Z = pad(X, 0, s(p, ((s + p + h - s2 + q) // q + (s2 + 2 * q - 2) // q - 1) * q - s - p))
+  with V = pad(W, 0, s(q - 1, (s2 + 2 * q - 2) // q * q - s2))
+  with T = split(conv(V, rev(diag(bcast(1, s(q)), s, j), s), s(1)), s, s, i(q))
+  prefer c * o <= 4 and s2 >= 2 * q and s + p + h - s2 >= 4 * q
+
+long-convolution-by-channel: q in 32|64  X[*b *g s]  W[*g s2]  extra i j
+  conv(X, W, s(1, p, h))
+    == slice(merge(conv(split(Z, s, s, i(q)), T, i, s(1)), s, j, s), s(0, s + p + h - s2 + 1))
+  with Z = pad(X, 0, s(p, ((s + p + h - s2 + q) // q + (s2 + 2 * q - 2) // q - 1) * q - s - p))
+  with V = pad(W, 0, s(q - 1, (s2 + 2 * q - 2) // q * q - s2))
+  with T = split(conv(V, rev(diag(bcast(1, s(q)), s, j), s), s(1)), s, s, i(q))
+  prefer s2 >= 2 * q and s + p + h - s2 >= 4 * q
 """

@@ -66,6 +66,10 @@ product-with-padded-rows: A[*b m *p k]  C[*b m2 *p k2]  B[*b k3 *n]
   dot(concat(pad(A, 0, k(l, h)), C, m), B, k)  ==  concat(dot(A, slice(B, k(l, l + k)), k), dot(C, B, k), m)
   if l >= 0, h >= 0
 
+product-of-reversed: A[*b *m *k]  B[*b *k *n]
+  dot(rev(A, k), B, k)  ==  dot(A, rev(B, k), k)
+  prefer prod(m) > prod(n)
+
 slice-of-dot: A[*b *m *k]  B[*b *k *n]
   slice(dot(A, B, k), m(p, q, r), n(s, e, t))  ==  dot(slice(A, m(p, q, r)), slice(B, n(s, e, t)), k)
   mode near

@@ -117,4 +117,38 @@ quotient-of-outer-difference: A[*b *i *k]  B[*b *j *k]  V[*b *j *k]
   sum(square(A - B) / V, k)  ==  dot(square(A), 1 / V, k) + sum(square(B) / V, k) - 2 * dot(A, B / V, k)
   numerics range
   prefer prod(i) > 1 and prod(j) > 1
+
+sum-of-cosines-of-differences: A[*b *i *m]  B[*b *j *n]
+  sum(cos(A - B), m, n)  ==  sum(cos(A), m) * sum(cos(B), n) + sum(sin(A), m) * sum(sin(B), n)
+  prefer prod(i) * prod(m) > 1 and prod(j) * prod(n) > 1 and prod(m) * prod(n) > 1
+
+sum-of-cosines-of-sums: A[*b *i *m]  B[*b *j *n]
+  sum(cos(A + B), m, n)  ==  sum(cos(A), m) * sum(cos(B), n) - sum(sin(A), m) * sum(sin(B), n)
+  prefer prod(i) * prod(m) > 1 and prod(j) * prod(n) > 1 and prod(m) * prod(n) > 1
+
+sum-of-sines-of-differences: A[*b *i *m]  B[*b *j *n]
+  sum(sin(A - B), m, n)  ==  sum(sin(A), m) * sum(cos(B), n) - sum(cos(A), m) * sum(sin(B), n)
+  prefer prod(i) * prod(m) > 1 and prod(j) * prod(n) > 1 and prod(m) * prod(n) > 1
+
+sum-of-sines-of-sums: A[*b *i *m]  B[*b *j *n]
+  sum(sin(A + B), m, n)  ==  sum(sin(A), m) * sum(cos(B), n) + sum(cos(A), m) * sum(sin(B), n)
+  prefer prod(i) * prod(m) > 1 and prod(j) * prod(n) > 1 and prod(m) * prod(n) > 1
+
+product-with-cosines-of-differences: A[*b *i]  B[*b *n]  W[*b *n *q]
+  dot(cos(A - B), W, n)  ==  cos(A) * dot(cos(B), W, n) + sin(A) * dot(sin(B), W, n)
+  prefer prod(i) > 1 and prod(n) > 1
+
+product-with-sines-of-differences: A[*b *i]  B[*b *n]  W[*b *n *q]
+  dot(sin(A - B), W, n)  ==  sin(A) * dot(cos(B), W, n) - cos(A) * dot(sin(B), W, n)
+  prefer prod(i) > 1 and prod(n) > 1
+
+product-of-weighted-difference: W[*b *i *k *p]  A[*b *k *d]  B[*b *i *d]
+  dot(A - B, W, k)  ==  dot(A, W, k) - B * sum(W, k)
+  numerics range
+  prefer prod(i) > 1 and prod(k) > 1 and prod(d) > 1
+
+product-of-weighted-difference-from: W[*b *i *k *p]  A[*b *k *d]  B[*b *i *d]
+  dot(B - A, W, k)  ==  B * sum(W, k) - dot(A, W, k)
+  numerics range
+  prefer prod(i) > 1 and prod(k) > 1 and prod(d) > 1
 """

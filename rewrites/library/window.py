@@ -18,6 +18,35 @@ wsum-all: X[*b *s]
 wsum-of-scale: X[*b *g *s]  S[*g]
   wsum(X * S, s(w, t, p, q))  ==  wsum(X, s(w, t, p, q)) * S
 
+sliding-sum: X[*b n]  extra i j
+  sum(take(X, iota(i) + iota(j), n), j)  ==  ren(wsum(slice(X, n(0, i + j - 1)), n(j)), n, i)
+  if i + j <= n + 1, i >= 1, j >= 1
+
+sliding-maximum: X[*b n]  extra i j
+  max(take(X, iota(i) + iota(j), n), j)  ==  ren(wmax(slice(X, n(0, i + j - 1)), n(j)), n, i)
+  if i + j <= n + 1, i >= 1, j >= 1
+
+windows-times-weights: X[*b n]  W[j *m]  extra i
+  dot(take(X, iota(i) + iota(j), n), W, j)  ==  ren(conv(slice(X, n(0, i + j - 1)), ren(W, j, n), n(1)), n, i)
+  if i + j <= n + 1, i >= 1, j >= 1
+
+wsum-of-halves: X[*b s]
+  wsum(X, s(w))  ==  slice(Y, s(0, s - w + 1)) + slice(Y, s(w // 2, s - w // 2 + 1))
+  with Y = wsum(X, s(w // 2))
+  if w % 2 == 0
+  prefer w >= 16
+  source Hillis and Steele 1986
+
+wsum-of-odd-length: X[*b s]
+  wsum(X, s(w))  ==  slice(wsum(X, s(w - 1)), s(0, s - w + 1)) + slice(X, s(w - 1, s))
+  if w >= 2
+  prefer w >= 16 and w % 2 == 1
+
+wmax-of-halves: X[*b s]
+  wmax(X, s(w))  ==  maximum(slice(Y, s(0, s - w + 1)), slice(Y, s(w // 2, s - w + w // 2 + 1)))
+  with Y = wmax(X, s(w - w // 2))
+  prefer w >= 16
+
 cumsum-blocked: q in 8|16|32|64  A[*a n]  extra o i
   cumsum(A, n)  ==  merge(cumsum(S, i) + (cumsum(T, o) - T), o, i, n)
   with S = split(A, n, o, i(q))

@@ -59,6 +59,10 @@ def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
         if not tail_of(step.loop, step.number)[0]:
             raise LoopStepError(f"result {step.number} has no end of its own")
         return LoopProof("exact")
+    if step.kind == "entered":
+        if step.number not in range(step.loop["num_consts"]):
+            raise LoopStepError(f"operand {step.number} is not the same each trip")
+        return LoopProof("exact")
     if step.kind in _CARRIES:
         return _prove_carry(step, numerics)
     proofs: list[LoopProof] = []

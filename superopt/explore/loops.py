@@ -1,6 +1,7 @@
 """Loops of a program before its search: what a trip does not need from the trip before it is taken out of the loop.
 
     counted     a loop's own counter is a sequence, so that what is read at it is a row.
+    entered     what is the same each trip, and larger than what it is made of, is made in the body.
     split       a product of parts, joined along the axis that it sums over, is the sum of their products.
     hoisted     products of rows are one product of all rows; what is the same each trip is computed once.
     folded      two matrices that stay the same, one times the other times what is carried, are one matrix.
@@ -39,6 +40,7 @@ from superopt.ir.loops import (
     adds_row,
     counters,
     fixed_side,
+    is_spread,
     is_stuck,
     loops_of,
     powers,
@@ -89,6 +91,9 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
     for loop in loops_of(graph):
         for number in counters(loop):
             yield LoopStep("counted", graph.inputs, loop, number=number)
+        for number, operand in enumerate(LoopParts(loop).split(loop.inputs)[0]):
+            if is_spread(operand):
+                yield LoopStep("entered", graph.inputs, loop, number=number)
         yield from _splits(graph, loop)
         if products:
             yield from _folds(graph, loop)
@@ -110,6 +115,11 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
 
 def _is_product(node: Node) -> bool:
     return node.op in CONTRACTIONS
+
+
+def _is_costly(node: Node) -> bool:
+    """Whether a value is worth computing once though it is larger than what it is made of."""
+    return _is_product(node) or node.op in ("inverse", "solve")
 
 
 def _splits(graph: Graph, loop: Node) -> Iterator[LoopStep]:
@@ -221,8 +231,9 @@ def _hoists(graph: Graph, loop: Node, products: bool) -> Iterator[LoopStep]:
         root = node
         while depends[root] == ROW and root.op in VIEWS and root not in outputs:
             root = max(root.inputs, key=lambda x: depends[x])
-        postponed = not products and root.op != "inverse"  # a body may do without an inverse that is computed each trip
-        if depends[root] == FIXED and postponed and any(map(_is_product, topological((root,)))):
+        # a body may do without an inverse that is computed each trip, not without one of a diagonal or the like
+        postponed = not products and (root.op != "inverse" or is_spread(root.inputs[0]))
+        if depends[root] == FIXED and postponed and any(map(_is_costly, topological((root,)))):
             continue
         if root.op not in ("input", "literal") and _pays(root, depends, parts.length, root in outputs, node in added):
             values[root] = None
@@ -240,7 +251,7 @@ def _pays(root: Node, depends: dict[Node, int], length: int, is_output: bool, is
     inside = [n for n in topological((root,)) if n.op not in ("input", "literal")]
     if depends[root] == FIXED:
         leaves = [n for n in topological((root,)) if n.op == "input"]
-        return value_bytes([root]) <= value_bytes(leaves) or any(map(_is_product, inside))
+        return value_bytes([root]) <= value_bytes(leaves) or any(map(_is_costly, inside))
     made = [n for n in inside if n.op not in VIEWS and depends[n] == ROW]
     products = any(map(_is_product, made))
     if is_added and not products and all(lookup(n.op).family == "elementwise" for n in made):

@@ -12,11 +12,11 @@ from typing import Any
 from superopt.errors import InputError
 from superopt.files.reading import Allowance
 from superopt.ir.graph import Graph, Node, mk
-from superopt.ir.loops import counted, hoisted, powered, projected, results_of, summed, sunk, unrolled
+from superopt.ir.loops import counted, entered, hoisted, powered, projected, results_of, summed, sunk, unrolled
 from superopt.ir.program import replace
 from superopt.ir.text import parse_graph, print_graph
 
-LOOP_STEPS = ("counted", "body", "hoisted", "sunk", "summed", "powered", "projected", "unrolled")
+LOOP_STEPS = ("counted", "entered", "body", "hoisted", "sunk", "summed", "powered", "projected", "unrolled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class LoopStep:
         values: values of its body.
         instead: what comes in their place: of all trips, over the program's inputs, where they are hoisted; of the
             same trip, over the body's inputs, where the body itself changes.
-        number: the carry that is counted, summed, powered or projected; the result that is sunk.
+        number: the carry that is counted, summed, powered or projected; the result that is sunk; the operand that is
+            entered.
     """
 
     kind: str
@@ -44,6 +45,8 @@ class LoopStep:
         """The nodes that give the loop's results after the step."""
         if self.kind == "counted":
             return counted(self.loop, self.number)
+        if self.kind == "entered":
+            return entered(self.loop, self.number)
         if self.kind == "summed":
             return summed(self.loop, self.number)
         if self.kind == "powered":

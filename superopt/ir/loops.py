@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Size
 from superopt.ir.inline import steps
-from superopt.ir.ops.table import PRODUCTS
+from superopt.ir.ops.table import PRODUCTS, VIEWS, lookup
 from superopt.ir.program import replace, type_bytes
 from superopt.ir.types import FLOATS
 
@@ -111,6 +111,40 @@ def hoisted(loop: Node, values: Sequence[Node], stacks: Sequence[Node]) -> tuple
         fresh[value] = make_input(name, value.shape, value.dtype, frozen=known and depends[value] == FIXED)
         (rows if depends[value] == ROW else fixed).append((fresh[value], stack))
     return _loop(loop, replace(parts.body.outputs, fresh), fixed, carries, rows)
+
+
+def sources(value: Node) -> tuple[Node, ...]:
+    """Values of which elementwise ops, views and positions make a value; the value itself where they do not."""
+    below: dict[Node, None] = {}
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if node.op in ("literal", "iota"):
+            continue
+        if node.op in VIEWS or lookup(node.op).family == "elementwise":
+            waiting += node.inputs
+        else:
+            below[node] = None
+    return tuple(below)
+
+
+def is_spread(value: Node) -> bool:
+    """Whether a value is larger than what elementwise ops, views and positions make it of."""
+    return value_bytes([value]) > value_bytes(sources(value))
+
+
+def entered(loop: Node, number: int) -> tuple[Node, ...]:
+    """The results of a loop whose body makes a value that is the same each trip of what it is made of outside."""
+    parts = LoopParts(loop)
+    fixed, carries, rows = parts.given
+    inside, value = fixed.pop(number)
+    given = sources(value)
+    fresh: dict[Node, Node] = {}
+    for source, name in zip(given, _free_names(parts.body, len(given)), strict=True):
+        known = source.op == "input" and source["frozen"]
+        fresh[source] = make_input(name, source.shape, source.dtype, frozen=known)
+        fixed.append((fresh[source], source))
+    return _loop(loop, replace(parts.body.outputs, {inside: replace((value,), fresh)[0]}), fixed, carries, rows)
 
 
 def _free_names(body: Graph, count: int) -> list[str]:

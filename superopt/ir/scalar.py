@@ -285,6 +285,8 @@ SCALARS: dict[str, ScalarFn] = {
     **{name: _scalar_fn(name, arity, "f", numpy) for name, (arity, numpy) in _TRANSCENDENTAL.items()},
     **{name: _scalar_fn(name, *entry) for name, entry in (_ARITHMETIC | _PREDICATES).items()},
 }
+ANGLES = ("sin", "cos")
+"""Functions of an angle: the sine, then the cosine."""
 COMMUTATIVE = frozenset(name for name, f in SCALARS.items() if f.commutative)
 PREDICATES = frozenset(name for name, f in SCALARS.items() if f.predicate)
 COMPARISONS = frozenset(name for name in PREDICATES if SCALARS[name].arity == 2)

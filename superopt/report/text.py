@@ -90,6 +90,7 @@ def _proof(report: Report) -> str:
 
 _LOOPS = {
     "counted": "counters as rows", "body": "products changed", "hoisted": "values hoisted",
+    "entered": "values made inside",
     "sunk": "ends of results behind", "summed": "sums", "powered": "powers", "projected": "products carried",
     "unrolled": "loops unrolled",
 }  # fmt: skip

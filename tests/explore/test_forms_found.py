@@ -59,6 +59,22 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], int]] = {
         lambda x, i, w, b: jax.ops.segment_sum(x @ w + b, i, 6),
         (draw(300, 8), below(6, 300), draw(8, 16), draw(16)), 300 * 8,
     ),
+    "means of windows": (
+        lambda x: jnp.mean(x[jnp.arange(200 - 31)[:, None] + jnp.arange(32)], 1), (draw(200),), 200,
+    ),
+    "maxima of windows of rows": (
+        lambda x: jnp.max(x[:, jnp.arange(200 - 20)[:, None] + jnp.arange(21)], -1), (draw(3, 200),), 3 * 200,
+    ),
+    "structure factor": (
+        lambda x, k: jnp.sum(jnp.cos(jnp.einsum("ijd,kd->kij", x[:, None] - x[None], k)), (1, 2)),
+        (draw(60, 3), draw(8, 3)), 8 * 60,
+    ),
+    "solution with low rank": (
+        lambda u, y: jnp.linalg.inv(10.0 * jnp.eye(60) + u @ u.T) @ y, (draw(60, 4), draw(60)), 60 * 4,
+    ),
+    "solution with identity and low rank": (
+        lambda u, y: jnp.linalg.solve(jnp.eye(60) + u @ u.T, y), (draw(60, 4), draw(60)), 60 * 4,
+    ),
     "last of scaled running products": (lambda s, x: (s * jnp.cumprod(x, 1))[:, -1], (draw(1), draw(20, 60)), 20),
     "last of running maxima": (lambda x: jax.lax.cummax(x, 1)[:, -1] + 1, (draw(20, 60),), 20),
 }  # fmt: skip

@@ -151,6 +151,11 @@ def impulses_and_power(a: jax.Array, b: jax.Array) -> Any:
     return lax.scan(lambda power, _: (a @ power, power @ b), a, None, length=5)
 
 
+def jacobi(a: jax.Array, b: jax.Array) -> Any:
+    d = jnp.diag(jnp.diag(a))
+    return lax.fori_loop(0, 6, lambda _, x: jnp.linalg.inv(d) @ (b - (a - d) @ x), jnp.zeros_like(b))
+
+
 def nothing(x: jax.Array, w: jax.Array) -> Any:
     return lax.fori_loop(0, 40, lambda _, v: jnp.tanh(v @ w), x)
 
@@ -180,6 +185,12 @@ CASES: dict[str, tuple[Fn, tuple[Any, ...], tuple[str, ...], int]] = {
     "impulses of a vector": (impulses, (rand(4, 4), rand(4), rand(2, 4)), ("body", "projected", "sunk", "hoisted"), 1),
     "impulses of rows": (impulses_of_rows, (rand(4, 4), rand(4)), ("projected",), 1),
     "impulses and power": (impulses_and_power, (rand(4, 4), rand(4)), (), 1),
+    "jacobi": (
+        jacobi,
+        (rand(3, 3) / 9 + 2 * np.eye(3, dtype=np.float32), rand(3)),
+        ("counted", "entered", "body", "hoisted"),
+        1,
+    ),
     "nothing": (nothing, (rand(2, 3), rand(3, 3)), ("counted",), 1),
 }
 
@@ -256,11 +267,11 @@ def test_a_value_of_another_body_is_refused() -> None:
         prove_step(replace(step, values=other.values))
 
 
-@pytest.mark.parametrize("kind", ["counted", "summed", "powered", "projected", "sunk"])
+@pytest.mark.parametrize("kind", ["counted", "entered", "summed", "powered", "projected", "sunk"])
 def test_a_carry_of_another_kind_is_refused(kind: str) -> None:
     (step,) = steps_of("recurrence")
     with pytest.raises(LoopStepError):
-        prove_step(replace(step, kind=kind, values=(), instead=()))
+        prove_step(replace(step, kind=kind, values=(), instead=(), number=step.loop["num_consts"]))
 
 
 def test_sums_of_floats_are_not_exact() -> None:
@@ -402,3 +413,18 @@ def test_an_inverse_that_stays_the_same_does_not_wait() -> None:
     done, steps = opened(graph, Deadline(), products=False)
     assert "hoisted" in [s.kind for s in steps]
     assert "inverse" in {n.op for n in done.nodes()}
+
+
+def test_an_inverse_of_a_diagonal_waits_for_a_better_body() -> None:
+    done, steps = opened(graph_of("jacobi")[0], Deadline(), products=False)
+    (loop,) = loops_of(done)
+    assert [s.kind for s in steps] == ["counted", "entered", "hoisted"]
+    assert "inverse" in {n.op for n in loop["body"].nodes()}
+    assert max(len(x.shape) for x in loop.inputs if x.op != "sub") == 1, "the diagonal alone is given"
+
+
+def test_rows_are_not_made_in_the_body() -> None:
+    def fn(x: jax.Array) -> Any:
+        return lax.scan(lambda c, row: (jnp.tanh(c + row), None), x, jnp.broadcast_to(x, (4, 3)))[0]
+
+    assert "entered" not in [s.kind for s in opened(import_function(fn, (rand(3),)).graph, Deadline())[1]]

@@ -87,3 +87,30 @@ def test_positions_from_inputs_are_not_known() -> None:
     imported = import_function(lambda x, i: x[i, i], (np.ones(A, np.float32), i))
     (node,) = gathers(imported)
     assert len(node["start_index_map"]) == 2
+
+
+WINDOWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
+    "windows": (lambda x: x[places(5)[:, None] + places(3)], (7,)),
+    "windows, turned": (lambda x: x[places(5) + places(3)[:, None]], (7,)),
+    "windows of rows": (lambda x: x[places(5)[:, None] + places(3)], (7, 4)),
+    "windows of columns": (lambda x: x[:, places(5)[:, None] + places(3)], (4, 7)),
+    "windows from another begin": (lambda x: x[places(5, 2)[:, None] + places(3)], (9,)),
+    "Toeplitz matrix": (lambda x: x[places(5)[:, None] - places(5) + 4], (9,)),
+    "Toeplitz matrix, turned": (lambda x: x[places(5) - places(5)[:, None] + 4], (9,)),
+    "windows backwards": (lambda x: x[:, 8 - places(5)[:, None] - places(3)], (4, 9)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_positions_of_windows_are_a_sum_of_counts(name: str) -> None:
+    (node,) = gathers(imported_with_value(*WINDOWS[name]))
+    where = node.inputs[1]
+    assert where.op == "add"
+    assert [x.op for x in where.inputs] == ["iota", "iota"]
+
+
+@pytest.mark.parametrize(("step", "first", "size"), [(2, 0, 12), (1, -1, 9), (1, 0, 6)])
+def test_other_windows_stay(step: int, first: int, size: int) -> None:
+    """Steps between windows, and windows that leave the array."""
+    (node,) = gathers(imported_with_value(lambda x: x[first + step * places(5)[:, None] + places(3)], (size,)))
+    assert node.inputs[1].op != "add" or node.inputs[1].inputs[0].op != "iota"

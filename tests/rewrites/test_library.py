@@ -62,6 +62,45 @@ def two_tables() -> Node:
     return mk("dot_general", own, kinds, dimension_numbers=(((1,), (1,)), ((0,), (0,))))
 
 
+def windows(x: Node, count: int, size: int) -> Node:
+    """All windows of the rows of an array, as `x[:, i + j]` with two iotas is imported."""
+    shape = (count, size, 1)
+    down, right = (mk("iota", dtype="int32", shape=shape, dimension=d) for d in (0, 1))
+    return mk(
+        "gather", x, mk("add", down, right), offset_dims=(0,), collapsed_slice_dims=(1,), start_index_map=(1,),
+        slice_sizes=(x.shape[0], 1), mode="clip",
+    )  # fmt: skip
+
+
+def signal(size: int, taps: int, *, channels: int = 1) -> Node:
+    """A signal, or several, each through one filter."""
+    return mk(
+        "conv_general_dilated", var("x", 2, channels, size), var("w", channels, 1, taps), window_strides=(1,),
+        padding=((taps - 1, taps - 1),), lhs_dilation=(1,), rhs_dilation=(1,), feature_group_count=channels,
+        dimension_numbers=((0, 1, 2), (0, 1, 2), (0, 1, 2)),
+    )  # fmt: skip
+
+
+def running(kind: str, size: int, width: int) -> Node:
+    """Sums or maxima of all windows of a row."""
+    return mk(
+        f"reduce_window_{kind}", var("x", 2, size), window_dimensions=(1, width), window_strides=(1, 1),
+        padding=((0, 0), (0, 0)),
+    )  # fmt: skip
+
+
+def outer(op: str) -> Node:
+    """A sum or a difference of the elements of two vectors, all pairs."""
+    return mk(op, spread(var("a", 4), (4, 5), 0), spread(var("b", 5), (4, 5), 1))
+
+
+def weighted(op: str) -> Node:
+    """Differences of the rows of two tables, weighted and added up for each row of the second."""
+    near, far = spread(var("a", 5, 3), (4, 5, 3), 1, 2), spread(var("b", 4, 3), (4, 5, 3), 0, 2)
+    difference = mk("sub", near, far) if op == "to" else mk("sub", far, near)
+    return mk("dot_general", var("w", 4, 5), difference, dimension_numbers=(((1,), (1,)), ((0,), (0,))))
+
+
 def segments(rows: Node, count: int) -> Node:
     return mk("segment_sum", rows, var("i", rows.shape[0], dtype="int32"), segments=count)
 
@@ -395,6 +434,33 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
         lambda: rows(dot(ew("exp", var("t", 9, 4)), var("w", 4, 4)), var("i", 2, dtype="int32")),
         ("rows-before-product", "rows-before-function"),
     ),
+    "sums of windows": (lambda: total(windows(var("x", 2, 9), 6, 4), 2), ("sliding-sum",)),
+    "maxima of windows": (
+        lambda: mk("reduce_max", windows(var("x", 2, 9), 6, 4), axes=(2,)), ("sliding-maximum",),
+    ),
+    "weighted windows": (lambda: dot(windows(var("x", 2, 9), 6, 4), var("w", 4, 3), 2), ("windows-times-weights",)),
+    "reversed before a product": (
+        lambda: dot(mk("rev", var("x", 5, 4), dimensions=(1,)), var("w", 4, 2)), ("product-of-reversed",),
+    ),
+    "long windows": (lambda: running("sum", 40, 18), ("wsum-of-halves",)),
+    "long windows of odd length": (lambda: running("sum", 40, 19), ("wsum-of-odd-length", "wsum-of-halves")),
+    "maxima of long windows": (lambda: running("max", 40, 19), ("wmax-of-halves",)),
+    "a long filter": (lambda: signal(70, 64), ("long-convolution",)),
+    "long filters of channels": (lambda: signal(70, 64, channels=2), ("long-convolution-by-channel",)),
+    "cosines of differences": (
+        lambda: ew("add", total(ew("cos", outer("sub")), 0, 1), total(ew("sin", outer("sub")), 0, 1)),
+        ("sum-of-cosines-of-differences", "sum-of-sines-of-differences"),
+    ),
+    "cosines of sums": (
+        lambda: ew("add", total(ew("cos", outer("add")), 0, 1), total(ew("sin", outer("add")), 0, 1)),
+        ("sum-of-cosines-of-sums", "sum-of-sines-of-sums"),
+    ),
+    "weighted cosines": (
+        lambda: ew("add", dot(ew("cos", outer("sub")), var("w", 5, 3)), dot(ew("sin", outer("sub")), var("w", 5, 3))),
+        ("product-with-cosines-of-differences", "product-with-sines-of-differences"),
+    ),
+    "weighted differences": (lambda: weighted("to"), ("product-of-weighted-difference",)),
+    "weighted differences, turned": (lambda: weighted("from"), ("product-of-weighted-difference-from",)),
     "negated difference": (
         lambda: ew("exp", ew("neg", ew("sub", var("x", 3, 4), var("y", 3, 4)))),
         ("neg-of-difference",),

@@ -17,6 +17,7 @@ from tests.rewrites.test_rules_graphs import check_all_enodes
 from tests.support.rules_numeric import arrays_of, dot, egraph, spread, var
 
 A, B, V = var("a", 6, 6), var("b", 6, 5), var("v", 5, 1)
+LOW_RANK = dot(var("u", 6, 2), var("w", 2, 6))
 Shape = tuple[int, ...]
 
 
@@ -32,6 +33,10 @@ def identity(n: int) -> Node:
     down, right = (mk("iota", dtype="int32", shape=(n, n), dimension=d) for d in (0, 1))
     zero, one = (spread(literal(x, "float64"), (n, n)) for x in (0.0, 1.0))
     return mk("select_n", mk("eq", down, right), zero, one)
+
+
+def scaled_identity(n: int) -> Node:
+    return mk("mul", spread(literal(3.0, "float64"), (n, n)), identity(n))
 
 
 def diagonal(d: Node, n: int) -> Node:
@@ -98,6 +103,42 @@ FORMS: dict[str, tuple[Callable[[], Node], tuple[str, ...], str, Shape]] = {
     "an inverse of a Kronecker product": (
         lambda: dot(inverse(kronecker(var("a", 3, 3), var("b", 2, 2))), var("y", 6)),
         ("inverse-of-kronecker-product",), "solve", (2, 3),
+    ),
+    "an identity and a product of low rank": (
+        lambda: mk("solve", mk("add", identity(6), LOW_RANK), B),
+        ("solution-with-low-rank",), "solve", (2, 5),
+    ),
+    "a scaled identity and a product of low rank": (
+        lambda: dot(inverse(mk("add", scaled_identity(6), LOW_RANK)), var("y", 6)),
+        ("solution-with-low-rank",), "solve", (2, 1),
+    ),
+    "an identity with a scale of the program": (
+        lambda: mk("solve", mk("add", mk("mul", spread(var("s"), (6, 6)), identity(6)), LOW_RANK), B),
+        ("scaled-identity", "solution-with-low-rank"), "solve", (2, 5),
+    ),
+    "an inverse with a product of low rank": (
+        lambda: inverse(mk("add", identity(6), LOW_RANK)),
+        ("inverse-with-low-rank",), "solve", (2, 6),
+    ),
+    "a diagonal and a product of low rank": (
+        lambda: mk("solve", mk("add", diagonal(var("d", 6), 6), LOW_RANK), B),
+        ("solution-with-diagonal-and-low-rank",), "solve", (2, 5),
+    ),
+    "a sum of inverses": (
+        lambda: dot(inverse(mk("add", inverse(A), inverse(var("c", 6, 6)))), B),
+        ("solution-with-sum-of-inverses",), "solve", (6, 5),
+    ),
+    "a solution and its matrix": (
+        lambda: dot(A, dot(inverse(A), B)), ("matrix-times-its-solution",), "input", (6, 5),
+    ),
+    "a solution of its matrix's product": (
+        lambda: mk("solve", A, dot(A, var("c", 6, 5))), ("solution-of-matrix-product",), "input", (6, 5),
+    ),
+    "a solution with an inverse": (
+        lambda: mk("solve", inverse(A), B), ("solution-with-inverse",), "dot_general", (6, 5),
+    ),
+    "an inverse of an inverse": (
+        lambda: dot(inverse(inverse(A)), B), ("inverse-of-inverse",), "dot_general", (5, 6),
     ),
     "a diagonal": (lambda: dot(inverse(diagonal(var("d", 6), 6)), B), ("inverse-of-diagonal",), "div", (6,)),
 }  # fmt: skip

@@ -88,7 +88,7 @@ def outside(
     out: list[str] = []
     for a, trail in wanted:
         ranges = (*facts, *_conditions(trail), *index_ranges(ctx, Monomial(atoms=(a,))))
-        if not any(_same(ctx, a, trail, b, ranges) for b in given):
+        if not any(is_among(ctx, a, trail, b, ranges) for b in given):
             out.append(a.label)
     return list(dict.fromkeys(out))
 
@@ -123,7 +123,9 @@ def _nonzero(ctx: Context, p: NF, trail: Trail, given: Sequence[tuple[Atom, Trai
         m = p[0]
         ranges = facts + index_ranges(ctx, m)
         sizes = all(ctx.holds(c.ne(q, 0), facts) for q, _ in m.sizes)
-        return sizes and all(positive_atom(a) or any(_same(ctx, a, trail, b, ranges) for b in given) for a in m.atoms)
+        return sizes and all(
+            positive_atom(a) or any(is_among(ctx, a, trail, b, ranges) for b in given) for a in m.atoms
+        )
     return positive_sum(ctx, p, facts)
 
 
@@ -137,7 +139,7 @@ def _divided(
 ) -> bool:
     """Whether a divisor that is a sum, with one atom for its value, is among the divisors of the other side."""
     ranges = facts + tuple(f for m in p for f in index_ranges(ctx, m))
-    return len(atoms) == 1 and len(given) > 0 and any(_same(ctx, atoms[0], trail, b, ranges) for b in given)
+    return len(atoms) == 1 and len(given) > 0 and any(is_among(ctx, atoms[0], trail, b, ranges) for b in given)
 
 
 def positive_atom(a: Atom) -> bool:
@@ -165,7 +167,7 @@ def index_ranges(ctx: Context, m: Monomial) -> tuple[Cond, ...]:
     return ctx.facts_of(sorted(m.free() - ctx.dims))
 
 
-def _same(ctx: Context, a: Atom, trail: Trail, there: tuple[Atom, Trail], facts: tuple[Cond, ...]) -> bool:
+def is_among(ctx: Context, a: Atom, trail: Trail, there: tuple[Atom, Trail], facts: tuple[Cond, ...]) -> bool:
     """Whether value `a` is among those recorded in `there`, and is needed only where one of them is.
 
     The variables of `there` range over their own index sets.

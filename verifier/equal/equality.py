@@ -13,14 +13,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from superopt.ir.scalar import COMPARISONS, LOGICAL, UNROUNDED
+from superopt.ir.scalar import ANGLES, COMPARISONS, LOGICAL, UNROUNDED
 from superopt.ir.types import INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.classes import INF, infinite
 from verifier.equal.conditions import Cond
 from verifier.equal.definedness import NAN, outside, undischarged, without_nan
 from verifier.equal.domains import Domains
-from verifier.equal.laws import LawNormaliser, nonnegative
+from verifier.equal.inverses import InverseLaws
+from verifier.equal.laws import LawNormaliser, nonnegative, nonzero_entries
 from verifier.equal.monomial import NF, Atom, Unsupported
 from verifier.equal.normal import BITWISE, EXACT, RANGE, REAL, steps
 from verifier.equal.pointwise import ALWAYS, IN_RANGE, Premise, equal_integers, equal_pointwise, integral
@@ -107,7 +108,7 @@ def equal_terms(
     for laws in ORDER:
         if dtype and not asked.ring_safe(laws):
             continue
-        if asked.by_normal_form(laws):
+        if asked.by_normal_form(laws) or (laws == REAL and asked.by_angles()):
             if not asked.ring_safe(laws):
                 done.integers = done.integers and asked.by_integers() == ALWAYS
             break
@@ -173,11 +174,15 @@ class _Question:
         """The kinds of reductions of both sides."""
         return reductions(self.left) | reductions(self.right)
 
-    def by_normal_form(self, laws: str) -> bool:
+    def by_angles(self) -> bool:
+        """Whether the laws of sines and cosines of sums prove both sides equal over the reals."""
+        return not self.functions().isdisjoint(ANGLES) and self.by_normal_form(REAL, angles=True)
+
+    def by_normal_form(self, laws: str, *, angles: bool = False) -> bool:
         """Whether some laws prove both sides equal, with the right side defined wherever the left side is."""
         ctx, facts = self.ctx, self.facts
         bitwise = frozenset(kind for kind in self.reductions() if kind.startswith(BITWISE))
-        normal = LawNormaliser(ctx, laws, loose=self.loose, bitwise=bitwise)
+        normal = LawNormaliser(ctx, laws, loose=self.loose, bitwise=bitwise, angles=angles)
         normal.positive_entries = nonnegative(ctx, self.given, facts)
         try:
             with normal.replaced() if self.done.directed else nullcontext():
@@ -186,19 +191,21 @@ class _Question:
             divided, inverted, partial = list(met.denominators), list(met.inverted), list(met.partial)
             q = normal.nf(self.right)
             _check_infinities(p, q)
-            added = (p, q) if equal(ctx, p, q, facts) else _equal_fractions(normal, p, q, facts)
+            added = (p, q) if equal(ctx, p, q, facts) else _equal_when_cleared(normal, p, q, facts)
             if added is None:
                 return False
         except Unsupported as why:
             if laws != EXACT:
                 self.causes.append(f"unsupported: {why}")
             return False
-        nonzero = [*inverted, *normal.positive(partial)]
+        premised = nonzero_entries(self.given)
+        implied = InverseLaws(ctx, normal.labels, facts, nonzero=premised).implied(partial)
+        nonzero = [*inverted, *normal.positive(partial), *implied, *premised]
         new = undischarged(ctx, met.denominators[len(divided) :], nonzero, facts)
         if new:
             self.causes.append(f"the right side divides by {'; '.join(new)}, which may be zero")
             return False
-        wild = outside(ctx, met.partial[len(partial) :], partial, facts)
+        wild = outside(ctx, met.partial[len(partial) :], [*partial, *implied], facts)
         if wild and laws != EXACT:
             text = f"the right side has {'; '.join(wild)}, which may be undefined where the left side is not"
             self.causes.append(text)
@@ -285,12 +292,23 @@ def _is_opaque(fn: str) -> bool:
     return fn.startswith("$") or (fn.startswith("convert[") and all(x in INTEGERS for x in fn[8:-1].split(",")))
 
 
-def _equal_fractions(normal: LawNormaliser, p: NF, q: NF, facts: tuple[Cond, ...]) -> tuple[NF, NF] | None:
-    """Two sums multiplied by their divisors, if they are then proved equal; else None."""
+def _equal_when_cleared(normal: LawNormaliser, p: NF, q: NF, facts: tuple[Cond, ...]) -> tuple[NF, NF] | None:
+    """Two sums without divisors that are sums and without products of inverses, if they are then proved equal."""
     if normal.laws == EXACT:
         return None
-    cleared = normal.cleared(p, q)
-    return cleared if cleared != (p, q) and equal(normal.ctx, *cleared, facts) else None
+    ctx, notes = normal.ctx, len(normal.ctx.notes)
+    fractions = normal.cleared(p, q)
+    ways = [fractions] if fractions != (p, q) else []
+    always = [
+        a for a, trail in normal.records.partial if all(isinstance(g, Cond) and ctx.holds(g, facts) for g in trail)
+    ]
+    laws = InverseLaws(ctx, normal.labels, facts, everywhere=frozenset(always))
+    for way in itertools.chain(ways, laws.cleared(*fractions)):
+        if equal(ctx, *way, facts):
+            del ctx.notes[notes:]
+            return way
+    del ctx.notes[notes + 2 :]
+    return None
 
 
 def _function(a: Atom) -> str:

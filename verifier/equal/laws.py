@@ -1,6 +1,7 @@
 """Laws of single functions on top of the normal form: signs, definitions, logarithms, powers, scales of maxima.
 
     real    f(-x) = -f(x) and g(-x) = g(x) for odd f and even g; |p| = p for sums of positive terms.
+            cos(a + b) = cos a * cos b - sin a * sin b    sin(a + b) = sin a * cos b + cos a * sin b.
             max_k (a_k + s) = s + max_k a_k over a non-empty set; sum_k s = n * s for s without k.
             max_k (s * a_k) = s * max_k a_k over a set that is not empty, for s >= 0.
             max_k f(a_k) = f(max_k a_k) over a set that is not empty, for increasing f.
@@ -33,7 +34,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
 
-from superopt.ir.scalar import SCALARS
+from superopt.ir.scalar import ANGLES, SCALARS
 from verifier.equal import conditions as c
 from verifier.equal.classes import infinite
 from verifier.equal.conditions import Cond
@@ -79,11 +80,26 @@ def nonnegative(ctx: Context, given: Sequence[Premise], facts: tuple[Cond, ...])
     return frozenset(out)
 
 
+def nonzero_entries(given: Sequence[Premise]) -> list[tuple[Atom, Trail]]:
+    """Entries of inputs that are not 0 by premises of the form `ne(D, 0)`, each where the premise is about it."""
+    return [
+        (Atom(quoted(t.args[0].name), t.args[0].index), (where,))
+        for where, t in given
+        if isinstance(t, Apply) and t.fn == "ne" and isinstance(t.args[0], Read) and t.args[1] == Const(Fraction(0))
+    ]
+
+
 @dataclass
 class LawNormaliser(Normaliser):
-    """Normal forms with the laws of single functions; `positive_entries` of inputs are known not to be negative."""
+    """Normal forms with the laws of single functions.
+
+    Attributes:
+        positive_entries: entries of inputs that are known not to be negative.
+        angles: split sines and cosines of sums; a second attempt, since the sums may be equal as they stand.
+    """
 
     positive_entries: frozenset[Atom] = frozenset()
+    angles: bool = False
 
     def _reduce(self, t: Reduce) -> NF:
         out = super()._reduce(t)
@@ -124,6 +140,8 @@ class LawNormaliser(Normaliser):
             return scale(self._function(fn, [[replace(ps[0][0], coef=Fraction(1))]]), square or 1)
         if fn == "log" and (power := self._log_of_power(ps[0])) is not None:
             return power
+        if fn in ANGLES and self.angles and 1 < len(sums := combine(ps[0])) <= SPLIT:
+            return self._of_angles(fn, sums[:1], sums[1:])
         sign, parity = 1, SCALARS[fn].parity if fn in SCALARS else 0
         if parity:
             (p,) = ps = [combine(ps[0])]
@@ -132,6 +150,13 @@ class LawNormaliser(Normaliser):
             if p and min(p, key=_order).coef < 0:
                 sign, ps = parity, [scale(p, -1)]
         return scale(super()._function(fn, ps), sign)
+
+    def _of_angles(self, fn: str, a: NF, b: NF) -> NF:
+        """The sine or cosine of a sum of two angles."""
+        (sin_a, cos_a), (sin_b, cos_b) = ([self._function(f, [x]) for f in ANGLES] for x in (a, b))
+        if fn == ANGLES[0]:
+            return combine(times(self.ctx, sin_a, cos_b) + times(self.ctx, cos_a, sin_b))
+        return combine(times(self.ctx, cos_a, cos_b) + scale(times(self.ctx, sin_a, sin_b), -1))
 
     def _not_negative(self, m: Monomial) -> bool:
         """Whether a summand is not negative for all values of its atoms and sizes."""

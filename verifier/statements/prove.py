@@ -38,7 +38,6 @@ from verifier.equal.bits import equal_bits, width_of
 from verifier.equal.conditions import Cond, Sym, unwrap
 from verifier.equal.equality import ORDER, Proof, Stop, equal_exactly, equal_terms
 from verifier.equal.monomial import Unsupported
-from verifier.equal.opaque import IntegersAlone
 from verifier.equal.places import factorings, to_poly
 from verifier.equal.pointwise import MachineIntegers, decide
 from verifier.equal.poly import Poly, const, form_of, read_of, readable, var
@@ -47,6 +46,7 @@ from verifier.equal.solver import NO, CannotLower, Context, recorded
 from verifier.equal.terms import Apply, Read, Reduce, ScalarTerm, Where, alike, reductions, walk_terms
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
+from verifier.statements.opaque import IntegersAlone
 from verifier.statements.precision import CPU, apart, several
 from verifier.statements.sorting import Sort, is_sort, sort_of, stated, value_at
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode

@@ -18,6 +18,7 @@ import numpy as np
 from jax import export, lax
 
 from superopt.frontends.jax import known_gathers
+from superopt.frontends.jax.blocks import block_diagonal
 from superopt.frontends.jax.builders import (
     broadcast,
     concatenate,
@@ -173,7 +174,7 @@ def _pad(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
 
 
 def _concatenate(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return concatenate(xs, int(p["dimension"]))
+    return block_diagonal(xs, int(p["dimension"])) or concatenate(xs, int(p["dimension"]))
 
 
 def _dynamic_slice(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -188,17 +189,23 @@ def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Resul
         return None
     if (known := _known_gather(p, xs, out[0])) is not None:
         return known
-    return mk(
+    (x, where), mapped, down = xs, tuple(map(int, dims.start_index_map)), list[int]()
+    if len(mapped) == 1 and mapped == sizes(dims.collapsed_slice_dims) and not dims.operand_batching_dims:
+        x, where, down = known_gathers.sum_of_counts(x, mapped[0], where) or (x, where, down)
+    made = mk(
         "gather",
-        *xs,
+        x,
+        where,
         offset_dims=sizes(dims.offset_dims),
         collapsed_slice_dims=sizes(dims.collapsed_slice_dims),
-        start_index_map=sizes(dims.start_index_map),
+        start_index_map=mapped,
         operand_batching_dims=sizes(dims.operand_batching_dims),
         start_indices_batching_dims=sizes(dims.start_indices_batching_dims),
         slice_sizes=sizes(p["slice_sizes"]),
         mode=mode,
     )
+    rows = [d for d in range(len(made.shape)) if d not in dims.offset_dims]
+    return mk("rev", made, dimensions=tuple([rows[a] for a in down])) if down else made
 
 
 def _known_gather(p: OpParams, xs: Sequence[Node], out: TensorType) -> Node | None:

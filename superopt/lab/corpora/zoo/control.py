@@ -9,7 +9,7 @@ from jax import Array, lax
 from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
-@snippet("Woodbury identity")
+@snippet("Woodbury identity, which divides by the diagonal", cancellation=True)
 def woodbury_solve(draw: SnippetDraw) -> TwoForms:
     """Solution with a diagonal matrix plus one of low rank."""
 

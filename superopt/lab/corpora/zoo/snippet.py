@@ -73,7 +73,8 @@ class Snippet:
         source: where the idea comes from: an identity's name or a citation.
         draw: makes both forms with their arguments.
         frozen: positions of arguments that do not change between calls (weights).
-        cancellation: whether the best form is equal over the reals, and loses digits where terms cancel.
+        cancellation: whether the best form is equal over the reals, and loses digits where terms cancel, or has no
+            value where a divisor of its own is zero.
     """
 
     name: str
