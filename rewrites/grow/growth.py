@@ -4,8 +4,8 @@ One iteration matches every rule at every live class that changed (closed upward
 all right sides, unites, and rebuilds once; a fixed point is confirmed by a pass over all classes.  Rules apply by
 their mode.  `saturate` rules apply everywhere; a `macro` rule adds one e-node that stands for a lowering of its op;
 `merge` rules join siblings of a shared operand (`rewrites.grow.merge`) whenever the rest is saturated.  `near` rules
-apply only at the classes that the caller names, for one iteration.  Frozen classes are leaves for the search, so
-nothing is matched there.
+apply only at the classes that the caller names, for one iteration.  Frozen classes are leaves for the search.  Only
+rules whose right side is a diagonal or a mask (`10 * I`) are matched there, since rules above them read its structure.
 
 Growth never fails for size or time: it stops at a limit with a reason, and the e-graph stays consistent.
 """
@@ -20,6 +20,7 @@ from rewrites.egraph.perm import PERM_BITS
 from rewrites.grow.merge import merge_siblings
 from rewrites.grow.proof import ProvingEGraph
 from rewrites.grow.state import Growth, GrowthLimits, RuleCounts
+from rewrites.language.kinds import chooses_by_position
 from rewrites.language.term import Rule
 from rewrites.match import sites
 from rewrites.match.matching import matches
@@ -138,11 +139,13 @@ def _pass(run: Growth, rules: Sequence[Rule], classes: Collection[int] | None) -
     """Match all rules at some live classes (None: at all), then unite what was found; return the number of changes."""
     eg = run.eg
     run.step += 1
-    live = sites.live_classes(eg)
-    index = sites.by_operator(eg, live if classes is None else [cls for cls in live if cls in classes])
+    index, frozen = [
+        sites.by_operator(eg, used if classes is None else [cls for cls in used if cls in classes])
+        for used in (sites.live_classes(eg), sites.frozen_classes(eg))
+    ]
     for rule in rules:
         counts = run.counts[rule.name]
-        candidates = _candidates(rule, index)
+        candidates = _candidates(rule, index) + (_candidates(rule, frozen) if rule.fact(chooses_by_position) else [])
         before = run.stats.matches[rule.name]
         watch = Stopwatch()
         fire = _lower if rule.mode == "macro" else _rewrite

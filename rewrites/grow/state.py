@@ -2,10 +2,10 @@
 
 Forms that differ only in what is computed ahead of time are hidden.  Rules that move scales and biases reach one value
 by several ways, `x W + (B - M S)` and `x W + (-M S + B)`.  The frozen operands are equal, but no rule says so, because
-nothing is matched at frozen classes.  Each variant would feed the rules above it, and the variants multiply from layer
-to layer.  Since frozen values cost nothing in the objective, one of the forms is enough: of the e-nodes of a class that
-agree in op, live operands and size of the frozen operands, the oldest stays listed.  E-nodes of the program itself are
-never hidden.
+few rules are matched at frozen classes.  Each variant would feed the rules above it, and the variants multiply from
+layer to layer.  Since frozen values cost nothing in the objective, one of the forms is enough: of the e-nodes of a
+class that agree in op, live operands and size of the frozen operands, the oldest stays listed.  E-nodes of the program
+itself are never hidden.
 """
 
 from __future__ import annotations

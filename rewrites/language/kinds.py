@@ -51,6 +51,12 @@ def adds_positions(t: Term) -> bool:
     return t.op == "ew" and t["f"] == "add" and all(bare(a).op == "iota" for a in t.args)
 
 
+def chooses_by_position(rule: Rule) -> bool:
+    """Whether the right side is a choice between elements by their positions: a diagonal, or a mask."""
+    chosen = [t.args[0] for t in rule.rhs if t.op == "ew" and t["f"] == "select_n"]
+    return any(compares_positions(rule.kinds, bare(t)) for t in chosen)
+
+
 def bare(t: Term) -> Term:
     """The operand of a broadcast, or the term itself."""
     return t.args[0] if t.op == "bcast" else t

@@ -34,9 +34,6 @@ solution-with-kronecker-product: A[*b i k]  B[*b j l]  Y[*b i j *n]
 inverse-of-diagonal: D[*b i]  extra k
   inverse(where(eq(iota(i), iota(k)), D, 0), i, k)  ==  where(eq(iota(i), iota(k)), 1 / D, 0)
 
-identity-times-constant: S[]  extra i k
-  where(eq(iota(i), iota(k)), 1, 0) * S  ==  where(eq(iota(i), iota(k)), S, 0)
-
 scaled-identity: S[*b]  extra i k
   where(eq(iota(i), iota(k)), 1, 0) * S  ==  where(eq(iota(i), iota(k)), S, 0)
 
@@ -75,6 +72,7 @@ inverse-of-inverse: A[*b i k]
 
 solution-with-inverse: A[*b i k]  B[*b k *n]
   solve(inverse(A, i, k), B, k, i)  ==  dot(A, B, k)
+  if i == k
 
 matrix-times-its-solution: A[*b i k]  B[*b i *n]
   dot(A, solve(A, B, i, k), k)  ==  B

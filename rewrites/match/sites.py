@@ -7,7 +7,7 @@ through them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import networkx as nx
 
@@ -61,11 +61,21 @@ def affected(eg: EGraph, changed: Iterable[int], levels: int) -> set[int]:
 
 def live_classes(eg: EGraph) -> list[int]:
     """Classes that some selection from the roots may use and that are not frozen, in order of creation."""
+    return _used(eg, lambda cls: not eg.frozen(cls << PERM_BITS))
+
+
+def frozen_classes(eg: EGraph) -> list[int]:
+    """Frozen classes that the live ones are made of, in order of creation."""
+    return [cls for cls in _used(eg, lambda cls: True) if eg.frozen(cls << PERM_BITS)]
+
+
+def _used(eg: EGraph, enters: Callable[[int], bool]) -> list[int]:
+    """Classes on the ways down from the roots, as far as a test of classes lets through."""
     seen: set[int] = set()
     stack = [eg.find_class(root) for root in eg.roots]
     while stack:
         cls = stack.pop()
-        if cls in seen or eg.frozen(cls << PERM_BITS):
+        if cls in seen or not enters(cls):
             continue
         seen.add(cls)
         stack.extend(eg.find_class(child) for node in eg.enodes(cls) for child in node[1:])

@@ -18,6 +18,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from superopt.errors import ArgumentError, InputError
 from superopt.ir import denote, scalar
@@ -170,10 +171,10 @@ def _along(values: Array, axis: int, rank: int) -> Array:
     return values.reshape((1,) * axis + (-1,) + (1,) * (rank - axis - 1))
 
 
-def _inverses(matrices: Any) -> Array:
+def _inverses(matrices: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the inverses of matrices along the last two axes; NaN where there is none, as far as float64 can tell."""
     try:
-        inverses: Array = np.linalg.inv(matrices)
+        inverses = np.linalg.inv(matrices)
     except np.linalg.LinAlgError:
         return np.full_like(matrices, np.nan) if matrices.ndim == 2 else np.stack([_inverses(x) for x in matrices])
     with np.errstate(all="ignore"):

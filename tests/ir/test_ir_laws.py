@@ -281,6 +281,15 @@ def test_gather_within_bounds_does_not_depend_on_its_mode() -> None:
         np.testing.assert_array_equal(found, env["t"][[4, 0, 2, 2]])
 
 
+def test_a_matrix_whose_singularity_is_rounded_away_has_no_inverse() -> None:
+    multiples, scaled = [[0.1, 0.3], [0.3, 0.9]], [[1e-9, 0.0], [0.0, 1e-8]]
+    assert np.isfinite(np.linalg.inv(multiples)).all(), "the test needs a matrix whose elimination leaves a remainder"
+    x = make_input("x", (2, 2, 2), "float64")
+    (found,) = evaluate([mk("inverse", x)], {"x": np.array([multiples, scaled])}, wide=True)
+    assert np.isnan(found[0]).all()
+    np.testing.assert_allclose(found[1], [[1e9, 0.0], [0.0, 1e8]])
+
+
 @pytest.mark.parametrize("name", [name for name, f in SCALARS.items() if f.parity])
 def test_odd_and_even_functions_are(name: str) -> None:
     f, x = SCALARS[name], np.linspace(0.05, 0.95, 7)

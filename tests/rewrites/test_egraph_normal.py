@@ -199,19 +199,6 @@ def _iota(t: Terms) -> tuple[int, int]:
     return t.add("iota", dtype="int32", shape=(2, 3), dimension=1), t.bc(line, (2, 3), (1,))
 
 
-def _indicator(t: Terms, one: float, zero: float) -> int:
-    down, right = (t.add("iota", dtype="int32", shape=(3, 3), dimension=axis) for axis in (0, 1))
-    return t.add("select_n", t.add("eq", down, right), t.c(zero, 3, 3), t.c(one, 3, 3))
-
-
-def _scaled_indicator(t: Terms) -> tuple[int, int]:
-    return t.add("mul", t.c(0.5, 3, 3), _indicator(t, 1.0, 0.0)), _indicator(t, 0.5, 0.0)
-
-
-def _shifted_indicator(t: Terms) -> tuple[int, int]:
-    return t.add("neg", t.add("sub", _indicator(t, 1.0, 0.0), t.c(3.0, 3, 3))), _indicator(t, 2.0, 3.0)
-
-
 def _rev_rev(t: Terms) -> tuple[int, int]:
     x = t.x(2, 3, 4)
     turned = t.add("transpose", t.add("rev", x, dimensions=(0, 1)), permutation=(2, 1, 0))
@@ -237,8 +224,6 @@ LAWS: dict[str, Law] = {
     "where(true, a, b)": _law(lambda t, x: (_select(t, x, 0), x)),
     "where(false, a, b)": _law(lambda t, x: (_select(t, x, 1), t.x(2, 3, name="y"))),
     "where(p, a, a)": _law(lambda t, x: (t.add("select_n", t.x(2, 3, name="p", dtype="bool"), x, x), x)),
-    "constant times an indicator": _scaled_indicator,
-    "functions of an indicator": _shifted_indicator,
     "scalars meet": _scalars_meet,
     "elementwise of broadcasts": _elementwise_of_broadcasts,
     "elementwise of broadcasts, partly": _partly_common_broadcasts,
