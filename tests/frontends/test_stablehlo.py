@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from jax._src import compiler
 from jaxlib import xla_client
 
 from superopt.backends.xla import to_jax
@@ -21,7 +22,8 @@ from tests.support.jax_programs import CASES
 def compiled(text: str) -> Any:
     """The module as XLA executes it."""
     device = jax.devices()[0]
-    return device.client.compile_and_load(text, xla_client.DeviceList((device,)), xla_client.CompileOptions())
+    options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+    return device.client.compile_and_load(text, xla_client.DeviceList((device,)), options)
 
 
 def by_xla(text: str, args: list[np.ndarray]) -> list[np.ndarray]:
