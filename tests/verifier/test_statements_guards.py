@@ -24,7 +24,7 @@ from verifier.statements import statement as statements
 from verifier.statements.statement import check_statement, seen_wrong
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, ValidityDomain
 
-SAMPLE, LOOP_SAMPLE = 7, 6
+SAMPLE, LOOP_SAMPLE = 4, 6
 
 
 # ---- guards

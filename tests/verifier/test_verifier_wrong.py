@@ -148,11 +148,12 @@ def test_attributes_of_an_axis_change_places() -> None:
     assert swapped <= {m.what for m in made}
 
 
-def test_no_mutant_is_proved_and_false() -> None:
-    fuzzed = Fuzzed([try_mutant(mutant, graphs=6) for mutant in draw((*SMALL, *parse_many(TRUE)), 150)])
+@pytest.mark.parametrize("count", [60, pytest.param(150, marks=pytest.mark.slow)])
+def test_no_mutant_is_proved_and_false(count: int) -> None:
+    fuzzed = Fuzzed([try_mutant(mutant, graphs=6) for mutant in draw((*SMALL, *parse_many(TRUE)), count)])
     assert fuzzed.false_proofs == []
-    assert fuzzed.counts[REFUTED] >= 100
-    assert fuzzed.counts[PROVED] >= 10
+    assert fuzzed.counts[REFUTED] >= count * 2 // 3
+    assert fuzzed.counts[PROVED] >= count // 15
     assert fuzzed.unknown_fraction <= 0.02, str(fuzzed)
 
 
