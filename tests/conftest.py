@@ -19,8 +19,8 @@ from superopt.store import Store
 
 RESULTS = frozenset(
     [
-        "costmodel", "equivalence", "explore", "foreign", "frontends", "kernels", "lab", "pipeline", "report",
-        "returned", "search",
+        "certify", "costmodel", "equivalence", "explore", "foreign", "frontends", "kernels", "lab", "pipeline",
+        "report", "returned", "search",
     ]
 )  # fmt: skip
 
