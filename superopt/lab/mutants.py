@@ -49,6 +49,13 @@ BROKEN = "the tests broke off"
 """The result of tests of which none failed: a signal ended the process, or an import failed before the first one."""
 
 
+OF_SOURCES = (
+    "tests/verifier/test_verifier_certificates.py::test_digests_that_ship_are_those_of_the_sources",
+    "tests/verifier/test_verifier_certificates.py::test_proofs_of_the_library_ship_as_they_are_made",
+)
+"""Tests left out: they fail after any edit of the prover, even one that changes no proof, until proofs ship again."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorMutant:
     """One operator at a place of a file, replaced by another; or a whole condition, replaced by False.
@@ -266,6 +273,7 @@ def _noticed(copy: Path, tests: Sequence[str], most_s: float) -> str:
         "-p",
         "no:cacheprovider",
         "--no-header",
+        *[f"--deselect={test}" for test in OF_SOURCES],
         *tests,
     ]
     try:

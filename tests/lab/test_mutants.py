@@ -105,6 +105,16 @@ def test_what_no_test_notices_survives_and_the_files_stay(repository: Path) -> N
     }
 
 
+def test_tests_that_fail_after_any_edit_are_left_out(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for test in mutants.OF_SOURCES:
+        path, name = test.split("::")
+        assert f"def {name}(" in (Path(__file__).parents[2] / path).read_text(encoding="utf-8")
+    (repository / "tests/room/test_a.py").write_text(TESTED)
+    monkeypatch.setattr(mutants, "OF_SOURCES", ("tests/room/test_a.py::test_b",))
+    fates = tried(drawn(["superopt/room"], 10, 0, guards=True), 60.0, lambda line: None)
+    assert [fate.noticed for fate in fates] == ["", ""]
+
+
 ENDED = """\
 import signal
 from superopt.room.a import checked
