@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from rewrites.language.kinds import loose_iota
 from rewrites.language.term import UNMATCHABLE, Rule, Term, TokenExpr, names_in, roles_of, subterms, touched, windows
 
+_SQUARE = ("inverse", "solve")
+"""Ops of square matrices."""
+
 
 @dataclass(frozen=True, slots=True)
 class Direction:
@@ -65,6 +68,8 @@ def unusable(rule: Rule) -> str | None:
             return "iota cannot be matched where neither a comparison of positions nor a take reads it"
         if t.op == "lit" and t["value"][0] != "n":
             return "count cannot be matched" if t["value"][0] == "prod" else "a computed integer cannot be matched"
+    if not rule.cond and any(t.op in _SQUARE for t in right) and not any(t.op in _SQUARE for t in left):
+        return "the right side inverts a matrix, and nothing on the left side says that it is square"
     have, want = _tensors(left), _tensors(right)
     for kind, a, b in (("", have, want), ("", _metas(rule, left), _metas(rule, right))):
         for name in sorted(b - a):

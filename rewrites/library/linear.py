@@ -72,7 +72,6 @@ inverse-of-inverse: A[*b i k]
 
 solution-with-inverse: A[*b i k]  B[*b k *n]
   solve(inverse(A, i, k), B, k, i)  ==  dot(A, B, k)
-  if i == k
 
 matrix-times-its-solution: A[*b i k]  B[*b i *n]
   dot(A, solve(A, B, i, k), k)  ==  B

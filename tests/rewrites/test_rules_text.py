@@ -158,6 +158,7 @@ def test_directions_are_computed_with_reasons() -> None:
     assert reasons["wmax-shifts"] == "maxi cannot be matched"
     assert reasons["cumsum-blocked"] == "merge cannot be matched"
     assert reasons["softmax-shift"] == "C is not bound on the left side"
+    assert "says that it is square" in reasons["solution-with-inverse"]
     assert reasons["conv-nhwc"] == "lay cannot be matched"
     backward = reverse(by_name("dot-assoc"))
     assert backward is not None
