@@ -71,3 +71,9 @@ def test_masked_bytes_are_counted_lane_by_lane() -> None:
     assert made is not None
     with pytest.raises(UnsupportedKernel):
         generate(made.scheduled, cpu.restricted(cpu.host(), 256), STRICT)
+
+
+@pytest.mark.parametrize("seed", [9600400, 9602625])
+def test_reductions_under_guards_are_written_for_every_point_of_the_guard(seed: int) -> None:
+    """A reduction that does not vary along an unrolled axis, under a guard that does, was known at its first point."""
+    assert fuzz.check(seed) == "ok"

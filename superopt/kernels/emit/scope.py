@@ -168,8 +168,13 @@ class LoopScope:
         guards = self.guards if self.guards and not self.inside(e) else ()
         if not self.spread:
             return (e, (), guards)
-        symbols = e.symbols.union(*[g.symbols for g, _ in guards])
+        symbols = self.symbols_under_guards(e)
         return (e, self._offsets_of(symbols)[self.point if point is None else point], guards)
+
+    def symbols_under_guards(self, e: Expr) -> frozenset[Symbol]:
+        """Return the iterators of an expression, and those of the guards outside of which it may not be evaluated."""
+        guards = self.guards if self.guards and not self.inside(e) else ()
+        return e.symbols.union(*[g.symbols for g, _ in guards])
 
     def context(self, symbols: frozenset[Symbol], scalars: Iterable[Expr]) -> tuple[object, ...]:
         """Return what identifies indices over these iterators and scalars: the point's offsets, and guards."""
