@@ -158,3 +158,10 @@ def test_failing_kernels_are_told_with_what_runs_them_alone() -> None:
         {"status": "wrong", "cause": "3 of 9 elements differ", "reproducer": "python -m there --describe 17"}
     ]
     assert "wrong: 3 of 9 elements differ\npython -m there --describe 17" in str(found)
+
+
+def test_what_the_reference_computes_otherwise_than_the_standard_is_not_drawn() -> None:
+    """ONNX's reference sums the squares of `LRN` for as many channels as there are examples."""
+    few, many = np.ones((2, 6, 2, 2), np.float32), np.ones((6, 6, 2, 2), np.float32)
+    defined = [onnx_programs._is_defined("LRN", [x]) for x in (few, many)]
+    assert defined == [False, True]
