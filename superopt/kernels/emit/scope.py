@@ -165,7 +165,7 @@ class LoopScope:
 
     def key(self, e: Expr, point: int | None = None) -> tuple[object, ...]:
         """Return what identifies the value of an expression at a point (the current one), under guards."""
-        guards = self.guards if self.guards and not self.inside(e) else ()
+        guards = self._guards_of(e)
         if not self.spread:
             return (e, (), guards)
         symbols = self.symbols_under_guards(e)
@@ -173,8 +173,11 @@ class LoopScope:
 
     def symbols_under_guards(self, e: Expr) -> frozenset[Symbol]:
         """Return the iterators of an expression, and those of the guards outside of which it may not be evaluated."""
-        guards = self.guards if self.guards and not self.inside(e) else ()
-        return e.symbols.union(*[g.symbols for g, _ in guards])
+        return e.symbols.union(*[g.symbols for g, _ in self._guards_of(e)])
+
+    def _guards_of(self, e: Expr) -> Guards:
+        """Return the guards outside of which an expression may not be evaluated."""
+        return self.guards if self.guards and not self.inside(e) else ()
 
     def context(self, symbols: frozenset[Symbol], scalars: Iterable[Expr]) -> tuple[object, ...]:
         """Return what identifies indices over these iterators and scalars: the point's offsets, and guards."""
