@@ -16,6 +16,10 @@ sum-of-product: A[*b *c *m *p *k]  B[*b *c *k *n *q]
 sum-of-mul: A[*b *k *m *p]  B[*b *k *n *q]
   sum(A * B, k, m, n)  ==  dot(sum(A, m), sum(B, n), k)
 
+sum-in-place-of-dot: A[*b *k]  B[*b *k]
+  dot(A, B, k)  ==  sum(A * B, k)
+  prefer prod(b) > 1 and prod(k) > 1
+
 sum-of-bias: A[*b *p *m *k]  C[*b *k *q]
   sum(A + C, m, k)  ==  sum(A, m, k) + sum(C, k) * count(m)
   prefer prod(m) > 1 or prod(k) > 1 and prod(p) > 1
@@ -75,6 +79,10 @@ sum-as-diagonal: A[*b i j]
 trace-as-diagonal: A[*b i j]
   sum(where(eq(iota(i), iota(j)), A, 0), i, j)  ==  sum(take(A, iota(i), j), i)
   if i == j, i >= 1
+
+product-with-identity: T[n *d]  extra i
+  dot(where(eq(iota(i), iota(n)), 1, 0), T, n)  ==  ren(T, n, i)
+  if i == n
 
 product-with-one-hot: I[*b]  T[n *d]
   dot(where(eq(I, iota(n)), 1, 0), T, n)
