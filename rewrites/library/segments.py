@@ -4,6 +4,9 @@ RULES = """
 product-with-one-hot-columns: I[b]  X[b *d]  extra n
   dot(where(eq(I, iota(n)), 1, 0), X, b)  ==  segsum(X, I, n)
 
+sizes-of-segments: I[b]  S[]  extra n
+  sum(where(eq(I, iota(n)), S, 0), b)  ==  segsum(bcast(S, b), I, n)
+
 segments-of-product: U[*b *d *k]  I[*b]  W[*d *k *m]  extra n
   segsum(dot(U, W, k), I, n)  ==  dot(segsum(U, I, n), W, k)
   prefer n < prod(b)

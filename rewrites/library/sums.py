@@ -116,6 +116,11 @@ sum-of-outer-selection: P[*b *i *k]  A[*b *j *k]  B[*b *j *k]
   sum(where(P, A, B), k)  ==  dot(where(P, 1, 0), A, k) + dot(where(P, 0, 1), B, k)
   prefer prod(i) > 1 and prod(j) > 1 and prod(k) > 1
 
+sum-of-selected-difference: P[*b *i *k]  A[*b *j *k]  B[*b *j *k]
+  sum(where(P, A, B), k)  ==  dot(where(P, 1, 0), A - B, k) + sum(B, k)
+  numerics range
+  prefer prod(i) > 1 and prod(j) > 1 and prod(k) > 1
+
 square-of-outer-difference: A[*b *i *k]  B[*b *j *k]
   sum(square(A - B), k)  ==  sum(square(A), k) + sum(square(B), k) - 2 * dot(A, B, k)
   numerics range

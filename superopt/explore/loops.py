@@ -6,6 +6,7 @@
     hoisted     products of rows are one product of all rows; what is the same each trip is computed once.
     folded      two matrices that stay the same, one times the other times what is carried, are one matrix.
     gathered    scaled values of a carry, and products of it with matrices that stay the same, are one product.
+    mapped      what trips do to a carry alone, linear with known numbers, is a product with one matrix.
     sunk        products that only results need, not the next trip, are products of all trips behind the loop.
     summed      rows that a loop only adds up, and scales by a number each trip, are a sum.
     powered     products with one matrix, trip by trip, are one with a power of it.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 
 import jax
 
@@ -28,6 +30,7 @@ from superopt.certify.loops import LoopStepError, prove_step
 from superopt.errors import SuperoptError
 from superopt.explore.linear import is_plain, linear_form
 from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.build import dot
 from superopt.ir.counters import node_cost
 from superopt.ir.graph import Graph, Node, bodies_of, mk, topological, with_inputs
 from superopt.ir.inline import STEPS
@@ -40,6 +43,7 @@ from superopt.ir.loops import (
     adds_row,
     counters,
     fixed_side,
+    is_closed,
     is_spread,
     is_stuck,
     loops_of,
@@ -52,6 +56,7 @@ from superopt.ir.loops import (
 )
 from superopt.ir.ops.table import CONTRACTIONS, PRODUCTS, VIEWS, lookup
 from superopt.ir.program import replace
+from superopt.ir.types import FLOATS
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import beyond_caches
 from superopt.machine.jitting import enabled_x64
@@ -98,6 +103,7 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
         if products:
             yield from _folds(graph, loop)
             yield from _gathers(graph, loop)
+            yield from _maps(graph, loop)
         yield from _hoists(graph, loop, products)
         if products:
             yield from _projections(graph, loop)
@@ -260,9 +266,12 @@ def _pays(root: Node, depends: dict[Node, int], length: int, is_output: bool, is
 
 
 def _is_power_cheaper(step: Node, length: int) -> bool:
-    """Whether the power of a matrix, by squares, takes less work than a product each trip."""
+    """Whether the power of a matrix, by squares, takes less work than a product each trip.
+
+    The squares of a matrix that depends on no input are computed ahead of time.
+    """
     size = max(int(n) for x in step.inputs for n in x.shape if isinstance(n, int))
-    squares = 2.0 * size**3 * (length.bit_length() - 1)
+    squares = 0.0 if any(map(is_closed, step.inputs)) else 2.0 * size**3 * (length.bit_length() - 1)
     return squares + length.bit_count() * node_cost(step).flops < length * node_cost(step).flops
 
 
@@ -292,6 +301,52 @@ def _gathers(graph: Graph, loop: Node) -> Iterator[LoopStep]:
         made = None if form is None else form.as_product(carry)
         if made is not None and _is_power_cheaper(made, parts.length):
             yield LoopStep("body", graph.inputs, loop, (result,), (made,))
+
+
+def _maps(graph: Graph, loop: Node) -> Iterator[LoopStep]:
+    """Carries that trips change linearly along one axis, with known numbers: products with the matrix of that map.
+
+    Its power is computed ahead of time and lies in the last cache.
+    """
+    parts, products = LoopParts(loop), powers(loop)
+    _, carries, _ = parts.split(parts.body.inputs)
+    outputs = parts.body.outputs
+    for number, carry in enumerate(carries):
+        result, others = outputs[number], topological((*outputs[:number], *outputs[number + 1 :]))
+        below = topological((result,))
+        alone = [x for x in below if x.op == "input"] == [carry] and carry not in others
+        if number in products or not alone or result in others or carry.dtype not in FLOATS:
+            continue
+        work = parts.length * sum(node_cost(x).flops for x in below)
+        for axis in dict.fromkeys((carry.type.rank - 1, 0) if carry.shape else ()):
+            if 2 * _sizes(carry)[axis] * prod(_sizes(carry)) >= work:
+                continue
+            product = _as_product(carry, result, axis)
+            if product is not None and not beyond_caches(max(value_bytes([x]) for x in product.inputs)):
+                yield LoopStep("body", graph.inputs, loop, (result,), (product,))
+
+
+def _as_product(carry: Node, result: Node, axis: int) -> Node | None:
+    """The product of a carry with the images of the unit vectors along an axis; None where they cannot be made."""
+    shape, last = _sizes(carry), axis == carry.type.rank - 1
+    fn = to_jax(Graph((carry,), (result,)))
+
+    def image(unit: jax.Array) -> jax.Array:
+        (moved,) = fn(jax.lax.broadcast_in_dim(unit, shape, (axis,)))
+        return moved[tuple([slice(None) if d == axis else 0 for d in range(len(shape))])]
+
+    def matrix() -> jax.Array:
+        return jax.vmap(image, out_axes=0 if last else 1)(jax.numpy.eye(shape[axis], dtype=carry.dtype))
+
+    try:
+        with enabled_x64(needs_x64(Graph((carry,), (result,)))):
+            made = import_function(matrix, ()).graph
+    except SuperoptError:
+        return None
+    if made.constants or any(n.op == "opaque" for n in made.nodes()):
+        return None
+    (images,) = made.outputs
+    return dot(carry, images, ((axis,), (0,))) if last else dot(images, carry, ((1,), (0,)))
 
 
 def _projections(graph: Graph, loop: Node) -> Iterator[LoopStep]:

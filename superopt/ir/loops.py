@@ -90,6 +90,11 @@ def is_stuck(node: Node) -> bool:
     return node.op in ("scan", "while", "cond", "opaque", "result", "macro")
 
 
+def is_closed(value: Node) -> bool:
+    """Whether a value is computed from no input."""
+    return all(x.op != "input" for x in topological((value,)))
+
+
 def results_of(loop: Node) -> tuple[Node, ...]:
     """The nodes of a loop's results."""
     return (loop,) if len(loop.types) == 1 else tuple([mk("result", loop, index=i) for i in range(len(loop.types))])
@@ -358,18 +363,24 @@ def _weighted(first: Node, stack: Node, factor: Node, reverse: bool) -> tuple[No
 
 
 def powers(loop: Node) -> tuple[int, ...]:
-    """The carries of a loop that each trip multiplies by one and the same matrix, and which nothing else reads."""
+    """The carries of a loop that each trip multiplies by one and the same matrix, and which nothing else reads.
+
+    The matrix is an operand of the loop, or computed from none of them.
+    """
     parts = LoopParts(loop)
     fixed, carries, _ = parts.split(parts.body.inputs)
     outputs, nodes = parts.body.outputs, parts.body.nodes()
+
+    def is_same(value: Node) -> bool:
+        return value in fixed or is_closed(value)
 
     def is_power(carry: Node, result: Node) -> bool:
         if result.op not in PRODUCTS:
             return False
         left, right = result.inputs
-        if carry is right and left in fixed:
+        if carry is right and is_same(left):
             contracted = ((1,), (0,))
-        elif carry is left and right in fixed:
+        elif carry is left and is_same(right):
             contracted = ((carry.type.rank - 1,), (0,))
         else:
             return False
@@ -388,7 +399,7 @@ def powered(loop: Node, number: int) -> tuple[Node, ...]:
     carry, first = carries.pop(number)
     outputs = parts.body.outputs
     step = outputs[number]
-    matrix, left = next((dict(fixed)[x], i == 0) for i, x in enumerate(step.inputs) if x is not carry)
+    matrix, left = next((dict(fixed).get(x, x), i == 0) for i, x in enumerate(step.inputs) if x is not carry)
     square = {**dict(step.attrs), "dimension_numbers": (((1,), (0,)), ((), ()))}
     result, power, trips = first, matrix, parts.length
     if first is matrix:

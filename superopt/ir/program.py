@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, make_input, topological, with_inputs
+from superopt.ir.ops.table import lookup
+from superopt.ir.scalar import SCALARS
 from superopt.ir.types import STORED_BYTES, TensorType
 
 PREPARED = "prepared"
@@ -98,9 +100,7 @@ def split(graph: Graph, cut: Iterable[Node]) -> Program:
     for node in topological(prepared):
         if node.op == "input" and not node["frozen"]:
             raise SuperoptError(f"a prepared tensor depends on the live input {node['name']!r}")
-    if not frozen:
-        if prepared:
-            raise SuperoptError(f"{len(prepared)} prepared tensors, but the program has no frozen inputs")
+    if not frozen and not prepared:
         return Program(None, graph)
     taken = {node["name"] for node in live}
     stem = PREPARED
@@ -119,16 +119,16 @@ def split(graph: Graph, cut: Iterable[Node]) -> Program:
 def frozen_cut(graph: Graph) -> tuple[Node, ...]:
     """Return the last nodes that depend on frozen inputs alone: the best cut for `split`.
 
-    A tensor made of constants only is no part of it: a compiler folds it.
+    A tensor that depends on no input is part of it where it is costlier to compute than to read.
     """
     nodes = graph.nodes()
-    frozen: dict[Node, bool] = {}  # whether a node's inputs are all frozen; absent where it has none
+    frozen: dict[Node, bool] = {}  # whether a node's inputs are all frozen; absent where it has none and costs little
     for node in nodes:
         if node.op == "input":
             frozen[node] = bool(node["frozen"])
         else:
             below = [frozen[x] for x in node.inputs if x in frozen]
-            if below:
+            if below or (node.inputs and _is_costly(node)):
                 frozen[node] = all(below) and len(node.types) == 1
     cut: dict[Node, None] = {}
     for node in nodes:
@@ -136,6 +136,14 @@ def frozen_cut(graph: Graph) -> tuple[Node, ...]:
             cut.update(dict.fromkeys(_source(x) for x in node.inputs if frozen.get(x, False)))
     cut.update(dict.fromkeys(_source(x) for x in graph.outputs if frozen.get(x, False)))
     return tuple(cut)
+
+
+def _is_costly(node: Node) -> bool:
+    """Whether an op on positions and constants is more than the selections, sums and products that kernels repeat."""
+    entry, scalar = lookup(node.op), SCALARS.get(node.op)
+    if entry.at is None or all(n == 1 for n in node.shape):
+        return False
+    return entry.family not in ("leaf", "elementwise", "movement") or (scalar is not None and scalar.transcendental)
 
 
 def _source(node: Node) -> Node:

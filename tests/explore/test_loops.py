@@ -76,6 +76,25 @@ def rows(xs: jax.Array, w: jax.Array) -> Any:
     return lax.map(lambda x: jnp.tanh(x @ w), xs)
 
 
+def tree(v: jax.Array) -> Any:
+    def back(_: int, v: jax.Array) -> jax.Array:
+        return 0.99 * (0.6 * jnp.concatenate([v[:, 1:], v[:, -1:]], axis=1) + 0.4 * v)
+
+    return lax.fori_loop(0, 20, back, v)
+
+
+def diffusion(source: float) -> Fn:
+    def step(_: int, u: jax.Array) -> jax.Array:
+        inner = u[1:-1] + 0.2 * (u[2:] - 2 * u[1:-1] + u[:-2]) + source
+        return jnp.pad(inner, ((1, 1), (0, 0)))
+
+    return lambda u: lax.fori_loop(0, 30, step, u)
+
+
+def transport(u: jax.Array) -> Any:
+    return lax.fori_loop(0, 40, lambda _, u: u - 0.3 * (u - jnp.roll(u, 1)), u)
+
+
 def invariant(a: jax.Array, x: jax.Array) -> Any:
     return lax.fori_loop(0, 5, lambda _, v: v / 2 + a.T @ (a @ v), x)
 
@@ -191,6 +210,10 @@ CASES: dict[str, tuple[Fn, tuple[Any, ...], tuple[str, ...], int]] = {
         ("counted", "entered", "body", "hoisted"),
         1,
     ),
+    "tree": (tree, (rand(3, 7),), ("counted", "body", "powered"), 0),
+    "diffusion": (diffusion(0.0), (rand(6, 2),), ("counted", "body", "powered"), 0),
+    "diffusion with a source": (diffusion(1.0), (rand(6, 2),), ("counted",), 1),
+    "transport": (transport, (rand(8),), ("counted", "body", "powered"), 0),
     "nothing": (nothing, (rand(2, 3), rand(3, 3)), ("counted",), 1),
 }
 

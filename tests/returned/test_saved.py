@@ -48,6 +48,19 @@ def test_saved_programs_keep_narrow_types(dtype: str, tmp_path) -> None:
     np.testing.assert_array_equal(np.asarray(got, np.float64), np.asarray(want, np.float64))
 
 
+def powers(x):
+    lag = jnp.arange(8)[:, None] - jnp.arange(8)
+    return jnp.where(lag >= 0, 0.5 ** jnp.maximum(lag, 0), 0.0) @ x
+
+
+def test_constants_that_are_computed_ahead_are_made_again_by_a_loaded_program(tmp_path) -> None:
+    x = RNG.standard_normal((8, 3)).astype(np.float32)
+    fast = superopt.optimize(powers, x, store=False, budget="30steps", deterministic=True)
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    np.testing.assert_allclose(fast(x), powers(x), rtol=1e-6)
+    np.testing.assert_array_equal(loaded(x), fast(x))
+
+
 def test_saved_programs_keep_64_bits(tmp_path) -> None:
     w, x = arrays("float64")
     with jax.enable_x64(True):

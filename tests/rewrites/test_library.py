@@ -335,6 +335,12 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "sums of the rows of classes": (
         lambda: dot(one_hot(5, 4), var("x", 5, 3), 0, 0), ("product-with-one-hot-columns",)
     ),
+    "sizes of classes": (lambda: total(one_hot(5, 4), 0), ("sizes-of-segments",)),
+    "product with an identity": (lambda: dot(triangle("eq", 5), var("t", 5, 3)), ("product-with-identity",)),
+    "products of rows": (
+        lambda: mk("dot_general", var("a", 5, 4), var("b", 5, 4), dimension_numbers=(((1,), (1,)), ((0,), (0,)))),
+        ("sum-in-place-of-dot",),
+    ),
     "adapter": (lambda: adapted(False), ("adapter-merge",)),
     "adapter beside a bias": (lambda: adapted(True), ("adapter-merge-biased",)),
     "small products": (
@@ -386,7 +392,9 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
         lambda: mk("reduce_prod", ew("exp", var("x", 3, 4)), axes=(1,)), ("product-of-exponentials",),
     ),
     "function of a choice": (lambda: ew("exp", chosen()), ("function-of-outer-selection",)),
-    "sum of choices": (lambda: total(chosen(), 2), ("sum-of-outer-selection",)),
+    "sum of choices": (
+        lambda: total(chosen(), 2), ("sum-of-outer-selection", "sum-of-selected-difference"),
+    ),
     "sum of convolutions of one input": (two_kernels, ("conv-add-kernels",)),
     "sum of convolutions by one kernel": (two_images, ("conv-add-images",)),
     "features mixed after a convolution": (bottleneck, ("conv-then-pointwise",)),

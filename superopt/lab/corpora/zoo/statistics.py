@@ -78,7 +78,7 @@ def effective_degrees_of_freedom(draw: SnippetDraw) -> TwoForms:
     return TwoForms(fn, hand, (draw(1000, 48),))
 
 
-@snippet("indicator as arithmetic: log p^x (1-p)^(1-x) = x log p + (1-x) log(1-p)", frozen=(1,))
+@snippet("indicator as arithmetic: log p^x (1-p)^(1-x) = x log p + (1-x) log(1-p)", frozen=(1,), cancellation=True)
 def bernoulli_naive_bayes(draw: SnippetDraw) -> TwoForms:
     """Log-likelihood of binary features in every class."""
 
