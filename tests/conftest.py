@@ -11,10 +11,12 @@ import pytest
 from jax._src import compiler
 
 from superopt.certify.library import proved_library
+from superopt.contest import rounds
 from superopt.machine.jitting import QUICKLY
 from superopt.machine.shared import paused_collector
 from superopt.machine.switches import plain_kept
 from superopt.make.plain import KernelMaker
+from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.store import Store
 
 RESULTS = frozenset(
@@ -67,6 +69,13 @@ def quickly_where_results_are_read(request: pytest.FixtureRequest) -> None:
 def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     """No schedules are searched, which takes twenty seconds of a budget in steps."""
     monkeypatch.setattr(KernelMaker, "searched", lambda *_: None)
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contests of few short rounds, where tests ask not for the times: a batch takes the builds and 0.01 s, not 0.7."""
+    monkeypatch.setattr(rounds, "ROUNDS", ENOUGH_ROUNDS)
+    monkeypatch.setattr(rounds, "SAMPLE_S", 5e-4)
 
 
 @pytest.fixture
