@@ -33,7 +33,10 @@ from typing import IO, Any, NoReturn
 
 PROGRAM = "superopt.workshop.worker"
 """The module that every worker runs."""
-LOADED = (PROGRAM, "superopt.measure.programs", "superopt.make.making", "superopt.schedules.candidates")
+LOADED = (
+    PROGRAM, "superopt.measure.programs", "superopt.make.making", "superopt.schedules.candidates",
+    "superopt.backends.native", "llvmlite.binding",
+)  # fmt: skip
 """Modules of most jobs; they and their imports are loaded before the first worker is requested."""
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Environment of workers, where the user has not set it.  NumPy's own threads go on spinning after a product or a norm

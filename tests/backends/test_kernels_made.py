@@ -73,7 +73,7 @@ def test_what_another_machine_made_is_stored_under_the_seals_of_this_one(tmp_pat
     made.take_over(files | dict.fromkeys(("seal.key", f"{key}.agrees", "x.part", f"../{key}.kernel"), b"x" * 32), here)
     assert not (tmp_path / f"{key}.kernel").exists()
     made.take_over(files, here)
-    assert {file.name for file in here.iterdir()} == {*names, "seal.key"}
+    assert {file.name for file in here.iterdir()} == {*names, "seal.key", "pruned"}
     assert (here / "seal.key").read_bytes() != b"x" * 32, "whoever writes the key could seal anything"
     again = made.find(key, here)
     assert again is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -302,7 +303,7 @@ def test_objects_are_kept_and_read_back(tmp_path: Path) -> None:
     first, second = jit.compile(text, "none", tmp_path), jit.compile(text, "none", tmp_path)
     assert first.seconds > 0 == second.seconds
     assert (first.object, first.spills, first.pipeline) == (second.object, second.spills, second.pipeline)
-    assert [p.name for p in tmp_path.iterdir()] == [f"{first.digest}.object"]
+    assert {p.name for p in tmp_path.iterdir()} == {f"{first.digest}.object", jit._PRUNED}
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "no head", "other fields", "binary"])
@@ -348,6 +349,20 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == [busy]
 
 
+def test_processes_prune_a_folder_one_after_the_other_and_not_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned: list[Path] = []
+    monkeypatch.setattr(jit, "prune", pruned.append)
+    for age_s, times in ((0, 1), (60, 1), (3600, 2), (-3600, 3)):
+        jit._prune_seldom.cache_clear()  # as in another process
+        for name in ("a.object", "b.object"):
+            if pruned:
+                os.utime(tmp_path / jit._PRUNED, (time.time() - age_s,) * 2)
+            jit.write_beside(tmp_path / name, b"content")
+        assert pruned == [tmp_path] * times
+
+
 def test_objects_not_used_for_longest_are_deleted(tmp_path: Path) -> None:
     texts = [accumulators(n).text() for n in (2, 3, 4, 5)]
     made = [jit.compile(text, "none", tmp_path) for text in texts]
@@ -361,7 +376,7 @@ def test_objects_not_used_for_longest_are_deleted(tmp_path: Path) -> None:
     rest = next(k for k in range(len(used)) if sum(sizes[k:]) <= (total - 1) // 2)  # sizes depend on the processor
     assert rest >= 2
     assert jit.prune(tmp_path, total - 1) == rest
-    assert {path.stem for path in tmp_path.iterdir()} == set(used[rest:])
+    assert {path.stem for path in tmp_path.iterdir()} == {*used[rest:], jit._PRUNED}
 
 
 def test_what_is_known_of_a_kernel_is_deleted_with_it(tmp_path: Path) -> None:
