@@ -63,6 +63,7 @@ def quickly_where_results_are_read(request: pytest.FixtureRequest) -> None:
     """Tests of these rooms compare results of XLA with others, and ask neither for time nor for bits of it."""
     if request.path.parent.name in RESULTS:
         request.getfixturevalue("quickly")
+        request.getfixturevalue("briefly")
 
 
 @pytest.fixture

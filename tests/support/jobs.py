@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -43,6 +44,15 @@ def words(data: Mapping[str, Any]) -> Iterator[Event]:
 def cache(_: Mapping[str, Any]) -> Iterator[Event]:
     """Yield the folder in which objects are cached."""
     yield {"event": "cache", "path": str(cache_folder())}
+
+
+def late(_: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the modules that this process has to load before it can call a kernel of ours from XLA."""
+    before = set(sys.modules)
+    from superopt.backends import native  # late: it is one of them where it is not loaded yet
+
+    assert native.unavailable() == ""
+    yield {"event": "late", "modules": sorted(set(sys.modules) - before)}
 
 
 def span(data: Mapping[str, Any]) -> Iterator[Event]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.llvm.jit import cache_folder
 from superopt.workshop import forks
 from superopt.workshop.job import PING, Job, WorkerDiedError
@@ -41,6 +42,20 @@ def test_another_environment_is_that_of_the_worker(name: str, monkeypatch: pytes
         with Worker() as two:
             assert f"{name}=--xla".encode() in Path(f"/proc/{parent_of(started(two))}/environ").read_bytes()
         assert started(one) == before, "a worker of the process before goes on"
+
+
+@pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
+def test_what_jax_and_llvm_load_late_is_loaded_before_the_fork() -> None:
+    with Worker() as worker:
+        (event,) = worker.request(Job("make", "tests.support.jobs:late", {}))
+    assert not [name for name in event["modules"] if name.startswith(("jax", "llvmlite", "superopt"))]
+
+
+def test_a_module_that_cannot_be_loaded_before_the_fork_is_missed_by_its_job_alone() -> None:
+    program = "from superopt.workshop import forks; forks.LOADED = ('no_module', 'json.tool'); forks._load(mine)"
+    shown = "import socket, sys; mine, theirs = socket.socketpair(); {}; print('json.tool' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", shown.format(program)], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 def test_the_name_of_the_current_test_is_none_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
