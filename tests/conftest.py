@@ -58,6 +58,12 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "get_compile_options", options)
 
 
+@pytest.fixture
+def workers_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA compiles as quickly in processes that begin now; the first test of a file with it starts another that forks."""
+    monkeypatch.setenv("XLA_FLAGS", " ".join(f"--{name}={value}".lower() for name, value in QUICKLY.items()))
+
+
 @pytest.fixture(autouse=True)
 def quickly_where_results_are_read(request: pytest.FixtureRequest) -> None:
     """Tests of these rooms compare results of XLA with others, and ask neither for time nor for bits of it."""

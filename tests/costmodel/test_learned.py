@@ -29,7 +29,6 @@ from superopt.lab.training import corpus, evaluate, fit
 from superopt.lab.training.corpus import KernelLabel
 from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
-from superopt.machine.jitting import QUICKLY
 from superopt.store import Store
 from tests.support.machines import FOUR_CORES
 
@@ -320,8 +319,8 @@ def test_figures_of_perfect_predictions() -> None:
     assert found["tau"] == found["pairs"] == 1.0
 
 
-def test_evaluation_begins_no_seed_that_would_end_after_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", " ".join(f"--{name}={value}".lower() for name, value in QUICKLY.items()))  # workers
+@pytest.mark.usefixtures("workers_quickly")
+def test_evaluation_begins_no_seed_that_would_end_after_its_budget() -> None:
     some = [x for i, x in enumerate(labels()) if i % 8 == 0 or x.family == "scan"]
     split = corpus.by_family(some, "scan")
     quick = replace(SMALL, shape=NetworkShape(width=4, layers=1, trunk=4, heads=2), epochs=1, prior_steps=5)

@@ -15,6 +15,7 @@ from superopt.machine.budget import parse_budget
 from superopt.machine.fallback import Fallback, StageWarning
 from superopt.report.data import read_report
 
+pytestmark = pytest.mark.usefixtures("workers_quickly")
 STAGES = {
     "superopt.explain.drawing:draw": MODEL_ALONE,
     "superopt.explain.evidence:not_chosen": MODEL_ALONE,

@@ -47,7 +47,7 @@ from superopt.report.data import read_report
 from superopt.store import Store
 from superopt.workshop.process import Worker
 
-pytestmark = pytest.mark.usefixtures("keeps_plain")
+pytestmark = pytest.mark.usefixtures("keeps_plain", "workers_quickly")
 
 RNG = np.random.default_rng(0)
 
