@@ -60,7 +60,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def workers_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """XLA compiles as quickly in processes that begin now; the first test of a file with it starts another that forks."""
+    """XLA compiles as quickly in processes that begin now; another one forks them, which the first such test starts."""
     monkeypatch.setenv("XLA_FLAGS", " ".join(f"--{name}={value}".lower() for name, value in QUICKLY.items()))
 
 

@@ -79,6 +79,7 @@ def on_a_card(compare: Callable[..., Comparison]) -> Callable[..., Comparison]:
     return fast
 
 
+@pytest.mark.usefixtures("workers_quickly")
 @pytest.mark.parametrize("name", sampled(PROGRAMS, lambda _, name: name == "softmax"))
 def test_the_whole_pipeline_with_pallas_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One program; the code of the others' regions is run in `tests/kernels/test_kernels_pallas.py`."""
