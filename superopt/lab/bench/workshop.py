@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +108,8 @@ def _timeless(events: Any) -> list[Event]:
     return [{key: x for key, x in event.items() if key not in ("seconds", "compile_s")} for event in events]
 
 
-def sleep(data: Mapping[str, Any]) -> Iterator[Event]:
-    """Sleep, and yield the number of the job."""
-    time.sleep(data["seconds"])
-    yield {"event": "slept", "number": data["number"]}
-
-
 def _sleeps(count: int, seconds: float = _SLEEP_S) -> list[Job]:
-    call = "superopt.lab.bench.workshop:sleep"
+    call = "superopt.lab.bench.sleeping:sleep"
     return [Job("make", call, {"seconds": seconds, "number": n}, portable=True) for n in range(count)]
 
 
