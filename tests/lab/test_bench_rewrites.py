@@ -103,6 +103,7 @@ def test_cases_by_name() -> None:
     assert len(set(known)) == len(known) >= 30
 
 
+@pytest.mark.usefixtures("workers_quickly")
 def test_a_row_and_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrites, "build_case", lambda name: SMALL[name]())
     row = rewrites.measure_case("low_rank", "40steps", 0, rounds=3, most_rounds=6, sample_s=1e-4)
