@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -30,7 +33,7 @@ def summed(x: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize(("fn", "ahead"), [(decayed, [(5, 5)]), (masked, []), (scaled, []), (summed, [(3,)])])
-def test_costly_constants_are_computed_ahead(fn: object, ahead: list[tuple[int, ...]]) -> None:
+def test_costly_constants_are_computed_ahead(fn: Callable[..., Any], ahead: list[tuple[int, ...]]) -> None:
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
     graph = import_function(fn, (x,)).graph
     program = split(graph, frozen_cut(graph))
