@@ -165,7 +165,7 @@ def prefixes(value: Expr, it: Symbol, scope: LoopScope, lanes: int = 0) -> Carri
     for e in ready:
         if direction(e, it) == sign:
             wide = lanes or (scope.lanes if scope.lane is not None and scope.lane in e.symbols else 0)
-            carried += [Prefix(e, p, sums(e), wide) for p in scope.representatives(e.symbols)]
+            carried += [Prefix(e, p, sums(e), wide) for p in scope.representatives(e)]
     return CarriedPrefixes(it, lanes > 0, sign, tuple(carried))
 
 
@@ -197,7 +197,7 @@ class _LoopLowering:
         self.e = e
         self.monoid, iterators, self.body = e.args
         self.wide = scope.lane is not None and scope.lane in e.symbols
-        self.points = scope.representatives(scope.symbols_under_guards(e))
+        self.points = scope.representatives(e)
         self.along = None if self.wide else self._lane(scope, iterators)
         self.order: list[Symbol] = [it for it in iterators if it != self.along] + ([self.along] if self.along else [])
         self.small = self.along is None and prod(extent(it) for it in iterators) <= _most_written(scope, self.body)

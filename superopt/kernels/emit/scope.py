@@ -127,10 +127,10 @@ class LoopScope:
             known = self._offsets[symbols] = [*zip(*here, strict=True)] if here else [()] * self.points
         return known
 
-    def representatives(self, symbols: frozenset[Symbol]) -> list[int]:
-        """Return one point for each combination of offsets of these iterators."""
+    def representatives(self, e: Expr) -> list[int]:
+        """Return one point for each value of an expression among the points: of its iterators, and of its guards'."""
         first: dict[tuple[int, ...], int] = {}
-        for p, offsets in enumerate(self._offsets_of(symbols)):
+        for p, offsets in enumerate(self._offsets_of(self._symbols_under_guards(e))):
             first.setdefault(offsets, p)
         return list(first.values())
 
@@ -168,10 +168,10 @@ class LoopScope:
         guards = self._guards_of(e)
         if not self.spread:
             return (e, (), guards)
-        symbols = self.symbols_under_guards(e)
+        symbols = self._symbols_under_guards(e)
         return (e, self._offsets_of(symbols)[self.point if point is None else point], guards)
 
-    def symbols_under_guards(self, e: Expr) -> frozenset[Symbol]:
+    def _symbols_under_guards(self, e: Expr) -> frozenset[Symbol]:
         """Return the iterators of an expression, and those of the guards outside of which it may not be evaluated."""
         return e.symbols.union(*[g.symbols for g, _ in self._guards_of(e)])
 

@@ -323,7 +323,7 @@ class Emitter:
         for x in self.scope.reductions(e):
             ready = all(s in self.bindings for s in x.symbols) and not self.scope.awaits(x)
             if ready and (all(s in self.bindings for s in guarded) or self.scope.inside(x)):
-                for p in self.scope.representatives(x.symbols):
+                for p in self.scope.representatives(x):
                     here = self.at(p)
                     if here.found(x) is None:
                         here.value(x)
