@@ -25,16 +25,17 @@ from rewrites.language.parse import Misread, parse_each
 from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.certify.proving import collected, statements
-from superopt.errors import DEFECT, InputError, ProverDefectError, SuperoptError
+from superopt.errors import DEFECT, InputError, ProverDefectError, SuperoptError, VerificationError
 from superopt.files.reading import text_file
 from superopt.machine.deadline import Stopwatch
 from superopt.machine.shared import parse_module
 from superopt.store import Store
 from verifier.record.checker import Checked, check
-from verifier.record.ledger import Ledger, require_proved, summary, verify_rules
+from verifier.record.ledger import Ledger, require_proved, summary
 from verifier.record.recheck import recheck
 from verifier.rules.fuzz import fuzz
 from verifier.rules.preconditions import explained, report
+from verifier.rules.process import Prover, each, shared
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, Verdict
 
 _MAKERS = ("statement", "rule")
@@ -63,13 +64,17 @@ class Proposition:
         """Its `file:line`."""
         return self.made.where
 
-    def judged(self) -> Verdict:
-        """Return the verdict; any error is UNKNOWN with that cause."""
+    def judged(self, known: Verdict | VerificationError | None = None) -> Verdict:
+        """Return the verdict; any error is UNKNOWN with that cause.
+
+        Args:
+            known: the prover's verdict on a rule, or why it gave none; it is asked where that is None.
+        """
         try:
             if isinstance(self.made, Misread):
                 raise self.made.error
             if isinstance(self.made, Rule):
-                return _proved_and_tried(self.made)
+                return _tried(self.made, known or _asked(shared(), self.made))
             return statements().as_rule(self.made)[1] if self.lift else statements().check_statement(self.made)
         except ProverDefectError as defect:
             return Verdict(self.name, "", self.where, "", UNKNOWN, cause=str(defect.args[0]))
@@ -157,7 +162,11 @@ def propositions(file: str) -> list[Proposition]:
 
 def _judged(chosen: Sequence[Proposition]) -> Verified:
     watch = Stopwatch()
-    verdicts = tuple(proposition.judged() for proposition in chosen)
+    rules = {n: proposition.made for n, proposition in enumerate(chosen) if isinstance(proposition.made, Rule)}
+    order, judged = list(rules), dict[int, Verdict]()
+    for i, known in each(list(rules.values()), _asked, [shared()]):  # XLA evaluates one while the next is proved
+        judged[order[i]] = chosen[order[i]].judged(known)
+    verdicts = tuple([judged[n] if n in judged else proposition.judged() for n, proposition in enumerate(chosen)])
     tried = any(v.proved for v in verdicts)
     return Verified(verdicts, watch.elapsed_s, without_xla() if tried else "")
 
@@ -282,9 +291,19 @@ def chosen_rules(rules: Sequence[Named], names: Sequence[str] = ()) -> list[Name
     return chosen
 
 
-def _proved_and_tried(rule: Rule) -> Verdict:
+def _asked(prover: Prover, rule: Rule) -> Verdict | VerificationError:
+    """Return the prover's verdict on a rule, or why it gives none."""
+    try:
+        return prover.check(rule)
+    except VerificationError as error:
+        return error
+
+
+def _tried(rule: Rule, known: Verdict | VerificationError) -> Verdict:
     """Return the verdict on a rule; a proved rule is also evaluated by XLA where that is installed."""
-    verdict = explained(rule, verify_rules([rule])[0])
+    if isinstance(known, VerificationError):
+        raise known
+    verdict = explained(rule, known)
     if verdict.domain is not None and not isinstance(reason := _xla(), ImportError):
         told = reason.by_xla(rule, verdict.domain)
         if told:
