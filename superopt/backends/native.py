@@ -137,10 +137,14 @@ class Native(Backend):
         return verdict
 
     def recorded(self, region: Graph, trace: OptionalTrace = None) -> KernelVerdict | None:
-        """Return the stored verdict of this validation version on the objects that run; None where there is none."""
+        """Return the stored verdict of this validation version on the objects that run; None where there is none.
+
+        Nothing is built where there is none: `validate` writes the code right before it reads it.
+        """
         trace = default_trace(region) if trace is None else trace
         key = key_of(region, trace)
-        said = made.verdict(key, version(), made.objects(*_runs(region, trace))) if key and version() else None
+        known = bool(key and version()) and made.has_verdict(key, version())
+        said = made.verdict(key, version(), made.objects(*_runs(region, trace))) if known else None
         return None if said is None else KernelVerdict(*said, 0.0)
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> TimedCall:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -302,3 +303,20 @@ def test_choices_of_a_wrong_program_are_told_one_by_one(monkeypatch: pytest.Monk
     assert (found.proved, found.count) == (0, 2)
     twice = validate_code(graph, [replace(choices[0])] * 2)
     assert (twice.proved, twice.count) == (1, 1), "equal kernels are validated once"
+
+
+def test_code_that_nothing_is_known_of_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every region of a program was written twice: when its record was looked up, and before it was validated."""
+    graph = import_function(lambda *xs: [jnp.tanh(x) * n for n, x in enumerate(xs)], [X[:, : n + 8] for n in range(6)])
+    specs = specs_of(graph.graph, [(region, None) for region in partition(graph.graph)])
+    written: list[Graph] = []
+    once = native._written.__wrapped__
+
+    def counted(region: Graph, trace: tuple[Any, ...]) -> Any:
+        written.append(region)
+        return once(region, trace)
+
+    monkeypatch.setattr(native, "_written", lru_cache(maxsize=4)(counted))
+    monkeypatch.setattr(native, "default_trace", lambda region: ())
+    assert validate_code(graph.graph, specs).count == 6
+    assert len(written) == len(set(written)) == 6
