@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from superopt.pipeline.jitted import jit
     from superopt.pipeline.optimizer import optimize
     from superopt.report.data import Report
-    from superopt.returned.optimized import Optimized, load
+    from superopt.returned.loaded import load
+    from superopt.returned.optimized import Optimized
 
 __version__ = "0.1.0"
 
@@ -31,7 +32,7 @@ _HOME = {
     "jit": "superopt.pipeline.jitted",
     "Optimized": "superopt.returned.optimized",
     "keep_memory": "superopt.machine.memory",
-    "load": "superopt.returned.optimized",
+    "load": "superopt.returned.loaded",
     "Report": "superopt.report.data",
     "Speedup": "superopt.machine.speedup",
     "verify": "superopt.certify.proving",

@@ -39,7 +39,7 @@ def key_of(graph: Graph, trace: tuple[Any, ...] | None) -> str:
 
     Empty where the sources have changed since the process began: it may generate the old code.
     """
-    around = _surroundings()
+    around = surroundings()
     return _digest(graph, trace, json.dumps(around)) if around else ""
 
 
@@ -52,7 +52,7 @@ def find(key: str, cache: Path | None = None) -> KernelParts | None:
     """Return the kernels under a key; None where there are none, or an object of theirs is gone."""
     try:
         rows = _rows(_path(key, cache))
-        codes = [None if row is None else (_code(row), str(row["object"])) for row in rows]
+        codes = [None if row is None else (code_of(row), str(row["object"])) for row in rows]
     except (OSError, ValueError, KeyError, TypeError):  # no file, or one that `keep` did not write
         return None
     objects = [None if code is None else jit.find(code[1], cache) for code in codes]
@@ -70,7 +70,7 @@ def find(key: str, cache: Path | None = None) -> KernelParts | None:
 
 def keep(key: str, parts: KernelParts, cache: Path | None = None) -> None:
     """Store kernels under a key."""
-    rows = [None if kernel is None else _row(kernel) for kernel in parts]
+    rows = [None if kernel is None else row_of(kernel) for kernel in parts]
     _write(_path(key, cache), rows)
 
 
@@ -171,7 +171,8 @@ def _write(path: Path, rows: Any) -> None:
     jit.write_beside(path, sealed(path, json.dumps(rows).encode()))
 
 
-def _row(kernel: Kernel) -> dict[str, Any]:
+def row_of(kernel: Kernel) -> dict[str, Any]:
+    """Return all of a kernel but its object, as plain data."""
     return {
         "name": kernel.name,
         "object": kernel.digest,
@@ -180,14 +181,15 @@ def _row(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def _code(row: dict[str, Any]) -> Code:
+def code_of(row: Mapping[str, Any]) -> Code:
+    """Return the code of a kernel, without its module, from plain data."""
     phases = tuple(Phase(*x) for x in row["phases"])
     pointers = tuple(Buffer(name, tuple(shape), dtype, scope) for name, shape, dtype, scope in row["pointers"])
     return Code(Module(), phases, pointers, row["name"])
 
 
 @functools.cache
-def _surroundings() -> list[Any]:
+def surroundings() -> list[Any]:
     """Return the dependencies of code besides region and schedule; empty where the sources changed after loading."""
     from importlib.metadata import version  # late: reads files
 

@@ -39,7 +39,8 @@ from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Kernel
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.jitting import jax_jit
-from superopt.native.lowering import LeftToXla, Lowered, lower
+from superopt.native.lowered import Lowered
+from superopt.native.lowering import LeftToXla, lower
 from superopt.native.running import NativeProgram
 
 PACKED = "packed"

@@ -10,7 +10,7 @@ from superopt.commands.console import EXISTING, JSON, OK, check_folder, emit, wr
 from superopt.files.reading import typed
 from superopt.report import check_report_path, to_summary, to_text
 from superopt.report.data import read_report
-from superopt.returned.saved import read_report_data
+from superopt.returned.facts import read_report_data
 
 
 @click.command()

@@ -281,6 +281,9 @@ def _begun(name: str, size: int) -> Any:
 class Archive:
     """A zip file of known members, each read within limits and checked against its digest.
 
+    Attributes:
+        digests: member -> its digest, as the file states it.
+
     Args:
         handle: the file; it stays open as long as members are read.
         allowed: whether a member of this name is part of the format.
@@ -301,7 +304,7 @@ class Archive:
         held = json_of(self._unpacked(DIGESTS), DIGESTS, limits)
         if not isinstance(held, dict) or set(held) != set(self._members) - {DIGESTS}:  # pyright: ignore[reportUnknownArgumentType]
             raise InputError("its list of digests names other members than it has")
-        self._digests: dict[str, Any] = held  # pyright: ignore[reportUnknownMemberType]
+        self.digests: dict[str, Any] = held  # pyright: ignore[reportUnknownMemberType]
 
     def _checked(self, allowed: Callable[[str], bool]) -> dict[str, zipfile.ZipInfo]:
         """Return the members of an archive by name; refuse unknown, repeated, encrypted and oversized ones."""
@@ -349,8 +352,7 @@ class Archive:
             FileLimitError: it is larger than a text may be.
         """
         data = self._unpacked(name)
-        if digest(name, data) != self._digests.get(name):
-            raise InputError(f"its {name!r} is not what its digest says")
+        self.check(name, data)
         return data
 
     def text(self, name: str) -> str:
@@ -382,15 +384,11 @@ class Archive:
         Raises:
             InputError: it is absent, packed, of another size, damaged, or does not match its digest.
         """
-        row = self._members.get(name)
-        if row is None:
-            raise InputError(f"it holds no {name!r}")
-        if row.compress_type != zipfile.ZIP_STORED or row.compress_size != row.file_size:
-            raise InputError(f"its {name!r} is packed, and should not be")
-        if row.file_size != len(buffer):
-            raise InputError(f"its {name!r} has {row.file_size} bytes, the program needs {len(buffer)}")
+        begin, size = self.place(name)
+        if size != len(buffer):
+            raise InputError(f"its {name!r} has {size} bytes, the program needs {len(buffer)}")
         hasher, at = _begun(name, len(buffer)), 0
-        self.handle.seek(self._begin(row))
+        self.handle.seek(begin)
         while at < len(buffer):
             block = buffer[at : at + _BLOCK]
             count = self.handle.readinto(block)  # pyright: ignore[reportAttributeAccessIssue]
@@ -398,7 +396,29 @@ class Archive:
                 raise InputError(f"its {name!r} ends too soon")
             hasher.update(block[:count])
             at += count
-        if hasher.hexdigest() != self._digests.get(name):
+        if hasher.hexdigest() != self.digests.get(name):
+            raise InputError(f"its {name!r} is not what its digest says")
+
+    def place(self, name: str) -> tuple[int, int]:
+        """Offset and size in bytes of a member that is stored unpacked.
+
+        Raises:
+            InputError: it is absent, packed, or damaged.
+        """
+        row = self._members.get(name)
+        if row is None:
+            raise InputError(f"it holds no {name!r}")
+        if row.compress_type != zipfile.ZIP_STORED or row.compress_size != row.file_size:
+            raise InputError(f"its {name!r} is packed, and should not be")
+        return self._begin(row), row.file_size
+
+    def check(self, name: str, data: bytes | memoryview) -> None:
+        """Compare the bytes of a member with its digest.
+
+        Raises:
+            InputError: they differ.
+        """
+        if digest(name, data) != self.digests.get(name):
             raise InputError(f"its {name!r} is not what its digest says")
 
     def _begin(self, row: zipfile.ZipInfo) -> int:
@@ -413,6 +433,9 @@ class Archive:
 class ArchiveWriter:
     """Writes archives that `Archive` reads; the file appears under its name, or a link's target, once complete.
 
+    Attributes:
+        digests: member -> its digest, of those written so far.
+
     Raises:
         OSError: the place cannot be written to, or is no regular file (a device, say).
     """
@@ -423,7 +446,7 @@ class ArchiveWriter:
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         if not self.path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "its folder does not exist", str(path))
-        self._digests: dict[str, str] = {}
+        self.digests: dict[str, str] = {}
 
     def __enter__(self) -> ArchiveWriter:
         self._beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.tmp")
@@ -434,7 +457,7 @@ class ArchiveWriter:
     def text(self, name: str, content: str | bytes) -> None:
         """Write a packed member."""
         data = content.encode() if isinstance(content, str) else content
-        self._digests[name] = digest(name, data)
+        self.digests[name] = digest(name, data)
         self._zip.writestr(_entry(name, zipfile.ZIP_DEFLATED), data)
 
     def json(self, name: str, value: Any) -> None:
@@ -448,7 +471,7 @@ class ArchiveWriter:
         pad = -(begin + 4) % 64
         entry.extra = b"\xfe\xca" + pad.to_bytes(2, "little") + bytes(pad)  # an unused field of the zip format
         entry.file_size = len(data)
-        self._digests[name] = digest(name, data)
+        self.digests[name] = digest(name, data)
         with self._zip.open(entry, "w", force_zip64=len(data) >= 2**31 - 1) as member:
             for at in range(0, len(data), _BLOCK):
                 member.write(data[at : at + _BLOCK])
@@ -456,7 +479,7 @@ class ArchiveWriter:
     def __exit__(self, kind: Any, *_: object) -> None:
         try:
             if kind is None:
-                self._zip.writestr(_entry(DIGESTS, zipfile.ZIP_DEFLATED), json.dumps(self._digests))
+                self._zip.writestr(_entry(DIGESTS, zipfile.ZIP_DEFLATED), json.dumps(self.digests))
                 self._zip.close()
                 self._handle.flush()
                 os.fsync(self._handle.fileno())

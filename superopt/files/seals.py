@@ -2,7 +2,7 @@
 
 Files in a folder may be damaged, or come from elsewhere (a folder that was unpacked, shared or shipped).  A seal is an
 HMAC of the file's name and content under a key of 32 bytes beside it, which no other user may read.  A file without a
-valid seal counts as absent.
+valid seal counts as absent.  Content in a file elsewhere, of a user, has a signature by the same key.
 """
 
 from __future__ import annotations
@@ -34,6 +34,16 @@ def unsealed(path: Path) -> bytes | None:
     except OSError:
         return None
     return content if hmac.compare_digest(stated, _seal(path, content).encode()) else None
+
+
+def signature(folder: Path, purpose: str, content: bytes) -> str:
+    """The seal of content that lies elsewhere, made for a purpose with the key of a folder."""
+    return _seal(folder / purpose, content)
+
+
+def is_signed(folder: Path, purpose: str, content: bytes, stated: str) -> bool:
+    """Whether this is the signature of content for a purpose, by the key of a folder."""
+    return hmac.compare_digest(stated.encode(), signature(folder, purpose, content).encode())
 
 
 def _seal(path: Path, content: bytes) -> str:

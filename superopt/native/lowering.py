@@ -28,8 +28,8 @@ from superopt.ir.scalar import DTYPE
 from superopt.ir.types import ITEMSIZE_BYTES, TensorType
 from superopt.ir.views import begins_at, needs_memory, repeated
 from superopt.kernels.choose.partition import STEPPED, has_step
-from superopt.kernels.runtime.entry import size_bytes
 from superopt.kernels.runtime.kernel import Kernel
+from superopt.native.lowered import Lowered
 from superopt.native.plan import (
     ARENA,
     ARGUMENT,
@@ -47,7 +47,7 @@ from superopt.native.plan import (
     PlanStep,
     PlanView,
 )
-from superopt.native.planner import Lifetime, offsets
+from superopt.native.planner import offsets
 from superopt.native.spans import spans
 
 _WRITERS = frozenset(("opaque", "scan", "while"))  # ops that write their results; those of a choice lie elsewhere
@@ -67,28 +67,6 @@ class LeftToXla:
 
     def __str__(self) -> str:
         return ", ".join([f"{count} x {op}" for op, count in sorted(self.ops.items())])
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A program as a plan.
-
-    Attributes:
-        plan: its weights are the prepared tensors, then the literals.
-        kernels: digest -> kernel.
-        literals: values of the literals that steps read.
-        lives: lifetimes of the values in the arena.
-    """
-
-    plan: NativePlan
-    kernels: Mapping[str, Kernel]
-    literals: tuple[np.ndarray, ...]
-    lives: tuple[Lifetime, ...]
-
-    @property
-    def several(self) -> bool:
-        """Whether it runs several steps: one step alone is a single call inside XLA as well."""
-        return len(self.plan.steps) > 1 or any(isinstance(step, PlanLoop | PlanChoice) for step in self.plan.steps)
 
 
 def lower(program: Program, kernels: Iterable[Kernel]) -> Lowered | LeftToXla:
@@ -408,8 +386,3 @@ def _origins(node: Node) -> Iterator[Node]:
         for branch in maker["branches"]:
             given = dict(zip(branch.inputs, maker.inputs[1:], strict=True))
             yield from (y for x in _origins(branch.outputs[number]) for y in _origins(given[x]))
-
-
-def buffers_of(kernels: Mapping[str, Kernel]) -> dict[str, Sequence[tuple[str, int]]]:
-    """Return what `verifier.memory` reads of kernels: digest -> scope and bytes of each buffer, in their order."""
-    return {digest: [(b.scope, size_bytes(b)) for b in kernel.pointers] for digest, kernel in kernels.items()}

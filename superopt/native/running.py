@@ -26,15 +26,16 @@ import numpy as np
 
 from superopt.errors import ArgumentError, UnsupportedKernel, VerificationError
 from superopt.ir.scalar import DTYPE
+from superopt.kernels.llvm.jit import Compiled
 from superopt.kernels.llvm.module import Function, Module, Value
 from superopt.kernels.loops.stage import Buffer
-from superopt.kernels.runtime.kernel import Code, Phase, build
+from superopt.kernels.runtime.kernel import Code, Kernel, Phase, build
 from superopt.kernels.runtime.pages import PAGE
 from superopt.kernels.runtime.team import relaxed, swapped, until
 from superopt.machine.facts import usable_cores
 from superopt.machine.jitting import enabled_x64
 from superopt.machine.shared import Unique
-from superopt.native.lowering import Lowered, buffers_of
+from superopt.native.lowered import Lowered, buffers_of
 from superopt.native.plan import (
     ARENA,
     ARGUMENT,
@@ -71,6 +72,7 @@ class NativeProgram(Unique):
         lowered: the plan, checked against the buffers of its kernels.
         kernel: the program as one kernel, whose operands are the weights, then the arguments.
         weights: values of the weights, kept as long as the program.
+        wide: whether it has values of 64 bits.
         hosted: the same as `inside` with XLA between the kernels; it computes batches of `vmap`.
 
     Args:
@@ -78,6 +80,7 @@ class NativeProgram(Unique):
         prepared: the prepared tensors.
         hosted: see above.
         threads: most threads of a call; 0: as many as there are processors.
+        compiled: the object of its own code, where that was made before for this plan and as many threads.
 
     Raises:
         VerificationError: the plan has a fault.
@@ -85,15 +88,23 @@ class NativeProgram(Unique):
     """
 
     def __init__(
-        self, lowered: Lowered, prepared: Sequence[Any], hosted: Callable[..., tuple[Any, ...]], threads: int = 0
+        self,
+        lowered: Lowered,
+        prepared: Sequence[Any],
+        hosted: Callable[..., tuple[Any, ...]],
+        threads: int = 0,
+        compiled: Compiled | None = None,
     ) -> None:
         self.lowered, plan = lowered, lowered.plan
         wrong = faults(plan.to_json(), buffers_of(lowered.kernels))
         if wrong:
             raise VerificationError(f"the plan of a native program: {wrong[0]}")
         self.weights = (*prepared, *lowered.literals)
-        self.hosted, self._wide = hosted, any(slot.type.dtype in _WIDE for slot in plan.slots)
-        self.kernel = build(_code(lowered, threads or usable_cores()), pipeline="lite")
+        self.hosted, self.wide = hosted, any(slot.type.dtype in _WIDE for slot in plan.slots)
+        if compiled is None:
+            self.kernel = build(_code(lowered, threads or usable_cores()), pipeline="lite")
+        else:
+            self.kernel = Kernel(_around(lowered, Module()), compiled)
         self._put_by()
         weakref.finalize(self, ctypes.CFUNCTYPE(None)(self.kernel.address("native.drain"))).atexit = False
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64)(self.kernel.address("native.run"))
@@ -153,7 +164,7 @@ class NativeProgram(Unique):
         @jax.custom_batching.custom_vmap
         def call(*arrays: Any) -> tuple[Any, ...]:
             live, prepared = arrays[: len(self._arguments)], arrays[len(self._arguments) :]
-            with enabled_x64(self._wide):
+            with enabled_x64(self.wide):
                 return self.kernel.call(*prepared, *self.weights[len(prepared) :], *live)
 
         @call.def_vmap
@@ -197,11 +208,7 @@ def _address(x: np.ndarray) -> int:
 def _code(lowered: Lowered, threads: int) -> Code:
     """Return the code of a program: its steps as data, and the functions that walk them."""
     plan, module = lowered.plan, Module()
-    pointers = [
-        Buffer(f"{kind}{slot.at}", tuple(map(int, slot.type.shape)), slot.type.dtype, scope)  # pyright: ignore[reportArgumentType] (concrete)
-        for kind, scope in ((WEIGHT, "frozen"), (ARGUMENT, "input"), (OUTPUT, "output"))
-        for slot in plan.of_kind(kind)
-    ]
+    code = _around(lowered, module)
     table = _StepTable(plan)
     main = table.add(plan.steps)
     table.emit(module)
@@ -209,7 +216,7 @@ def _code(lowered: Lowered, threads: int) -> Code:
     _emit_walk(module, max([len(step.slots) for step in plan.every_step()], default=1), threads)
     _emit_loop(module)
     _emit_choice(module)
-    number = {b.name: i for i, b in enumerate(pointers)}
+    number = {b.name: i for i, b in enumerate(code.pointers)}
     places = [~slot.at if slot.kind == ARENA else number.get(f"{slot.kind}{slot.at}", 0) for slot in plan.slots]
     module.constant("native.places", f"[{len(places)} x i64]", f"[{', '.join([f'i64 {x}' for x in places])}]")
     f = module.function("native.run", [("ptr", "bufs"), ("i64", "task")], internal=False)
@@ -225,6 +232,16 @@ def _code(lowered: Lowered, threads: int) -> Code:
     _walk(f, frame, *main, 0)
     f.effect(f"call void @native.give(ptr {arena})")
     f.ret()
+    return code
+
+
+def _around(lowered: Lowered, module: Module) -> Code:
+    """Return a module as the code of a program, with its pointers and the kernels that it calls."""
+    pointers = [
+        Buffer(f"{kind}{slot.at}", tuple(map(int, slot.type.shape)), slot.type.dtype, scope)  # pyright: ignore[reportArgumentType] (concrete)
+        for kind, scope in ((WEIGHT, "frozen"), (ARGUMENT, "input"), (OUTPUT, "output"))
+        for slot in lowered.plan.of_kind(kind)
+    ]
     imports = {kernel_symbol(digest): kernel.address("kernel") for digest, kernel in lowered.kernels.items()}
     return Code(module, (Phase("native.run", 1),), tuple(pointers), "native program", imports)
 

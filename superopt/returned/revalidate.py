@@ -31,7 +31,8 @@ from superopt.ir.program import Program
 from superopt.kernels.choose.specs import KernelSpec
 from superopt.machine.deadline import Stopwatch
 from superopt.machine.extras import need
-from superopt.returned.saved import Saved, digest_of, read_whole
+from superopt.returned.facts import digest_of
+from superopt.returned.saved import Saved, read_whole
 from verifier.programs.elements import ElementLabels
 from verifier.schedules.ledger import ScheduleLedger
 

@@ -11,6 +11,7 @@ A `.superopt` file is a zip archive of these members, with a digest of each boun
     modules.json         The modules of opaque operations of these programs (`superopt.foreign.modules`).
     kernels.json         The regions that are our kernels, with their schedules.
     original.txt         The original program; with prepare.txt and plan.json the input of validation.
+    native/ ...          The native program, where this store made and validated one (`superopt.backends.stored`).
 
 The file may come from anyone.  It is read within limits, every part is checked against the others, and no operation of
 it acts outside of its operands.  Compiler options that are not on this project's own list are left out.
@@ -19,11 +20,9 @@ it acts outside of its operands.  Compiler options that are not on this project'
 from __future__ import annotations
 
 import functools
-import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -31,73 +30,38 @@ from typing import Any
 import numpy as np
 
 from superopt.arrays.bundles import dtype
-from superopt.arrays.placing import Later, aligned, pieces, release
-from superopt.backends.options import OptionValue, own
+from superopt.arrays.placing import Later, aligned, release
+from superopt.backends import stored
 from superopt.certify.plan import Plan, read_plan
 from superopt.errors import InputError
-from superopt.files.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
-from superopt.files.trees import Structure, count_positions, read_tree
+from superopt.files.reading import LIMITS, Allowance, Archive, ArchiveWriter, shown, typed
 from superopt.foreign.modules import carried, require_modules, restore
-from superopt.foreign.onnx_calls import HostPart, read_part
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, type_bytes
 from superopt.ir.text import FEW, parse_graph, print_graph
 from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choose.specs import KernelSpec, read_spec, regions_of
+from superopt.native.running import NativeProgram
+from superopt.returned.facts import FORMAT, HINT, FileFacts, opened
 
-FORMAT = 8
-_MEMBERS = re.compile(
-    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|(prepared|constants)/(0|[1-9][0-9]{0,5})"
-)
-_HINT = "write one with .save(path)"
 _APART = "constants/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class Saved(FileFacts):
     """The contents of a file that calls need.
 
     Attributes:
         hot: the returned program over the live arguments and the prepared tensors.
         prepared: these tensors; where a file is read for calls, each may be one that is read `Later`.
-        names: names of all flat arguments.
-        parameters: the name of each positional argument; empty where it has none.
-        live: positions of those that are not frozen, in the order of the inputs of `hot`.
-        widened: positions of arguments of 64-bit integers for which 32-bit ones may be given.
-        frozen: position, dtype and digest of every frozen argument.
-        constants: name and digest of the values that came with the original.
-        report: report of the optimisation, as plain data.
-        options: compiler options that are on this project's own list.
-        foreign: options that are not, with the reason why they are left out.
         kernels: regions that are our kernels.
-        head: computations on the host from the arguments of a call.
-        tail: computations on the host from the results.
-        in_tree: structure of the arguments.
-        out_tree: structure of the results.
-        weak: positions of arguments that are weakly typed together, and of the results that then are.
         original: reads the original program, with its constants; for calls with traced frozen arguments.
-        own_derivatives: derivatives that the function defines or stops itself, and that are not those of `hot`.
     """
 
     hot: Graph
     prepared: tuple[Any, ...]
-    names: tuple[str, ...]
-    parameters: tuple[str, ...]
-    live: tuple[int, ...]
-    widened: frozenset[int]
-    frozen: tuple[tuple[int, str, str], ...]
-    constants: Mapping[str, str]
-    report: Mapping[str, Any]
-    options: Mapping[str, OptionValue]
-    foreign: Mapping[str, str]
     kernels: tuple[KernelSpec, ...]
-    in_tree: Structure
-    out_tree: Structure
-    head: HostPart | None = None
-    tail: HostPart | None = None
-    weak: tuple[tuple[frozenset[int], frozenset[int]], ...] = ()
     original: Callable[[], Graph] | None = None
-    own_derivatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +73,13 @@ class ValidationSource:
     plan: Plan
 
 
-def write(path: str | Path, saved: Saved, source: ValidationSource | None, original: Graph) -> Path:
+def write(
+    path: str | Path,
+    saved: Saved,
+    source: ValidationSource | None,
+    original: Graph,
+    native: tuple[NativeProgram, Mapping[str, Any]] | None = None,
+) -> Path:
     """Write a file, which appears under its name once it is complete.
 
     Args:
@@ -117,6 +87,7 @@ def write(path: str | Path, saved: Saved, source: ValidationSource | None, origi
         saved: the contents that calls need.
         source: the contents that validation needs; None where there is no plan.
         original: the original program.
+        native: the validated native program with the verdicts on its code, where there is one.
 
     Raises:
         InputError: a structure of arguments or results has no plain form, or an operation no module.
@@ -163,6 +134,9 @@ def write(path: str | Path, saved: Saved, source: ValidationSource | None, origi
             if member.startswith(_APART):
                 out.aligned(member, bytes_view(original.constants[name]))
                 release(original.constants[name])
+        if native is not None:
+            held = {f"prepared/{number}": array for number, array in enumerate(saved.prepared)}
+            stored.write(out, native[0], held, native[1])
     return Path(path)
 
 
@@ -181,143 +155,66 @@ def _places(saved: Saved, source: ValidationSource | None, original: Graph) -> d
     return {name: places[name] for name in large}
 
 
-def read(path: str | Path, files: ExitStack) -> Saved:
-    """Read the contents for calls; prepared tensors are read when needed, while `files` is open.
-
-    Raises:
-        InputError: the file is not a saved program, or has another format.
-        FileLimitError: the file exceeds a limit.
-    """
-    return _read(path, files)[0]
-
-
 def read_whole(path: str | Path) -> tuple[Saved, ValidationSource]:
     """Read the contents for calls and for validation.
 
     Raises:
-        InputError: as `read`, or the file has no plan.
-    """
-    saved, source = _read(path, None)
-    assert source is not None
-    return saved, source
-
-
-def read_report_data(path: str | Path) -> Mapping[str, Any]:
-    """Read the report of a saved program as plain data, and nothing else of the file.
-
-    Raises:
-        InputError: the file is not a saved program, or has another format.
+        InputError: the file is not a saved program, has another format, or has no plan.
         FileLimitError: the file exceeds a limit.
     """
-    with typed(f"{shown(path, 200)} is not a saved program", _HINT), plain_file(path) as handle:
-        return field(_meta(Archive(handle, _is_member)), "report", dict)
-
-
-def _is_member(name: str) -> bool:
-    return _MEMBERS.fullmatch(name) is not None
-
-
-def _meta(archive: Archive) -> Any:
-    """The contents of meta.json, in the format of this version."""
-    meta: Any = archive.json("meta.json")
-    version = field(meta, "format", int)
-    if version != FORMAT:
-        raise InputError(f"it has format {version}, this version reads {FORMAT}", hint="save the program again")
-    return meta
-
-
-def _read(path: str | Path, files: ExitStack | None) -> tuple[Saved, ValidationSource | None]:
-    """Read for calls where `files` is given, which keeps the file open; for validation otherwise."""
-    name = shown(path, 200)
-    with ExitStack() as own, typed(f"{name} is not a saved program", _HINT):
-        handle = own.enter_context(plain_file(path))
-        archive = Archive(handle, _is_member)
-        allowance = Allowance(name, archive.size_bytes)
-        meta = _meta(archive)
-        if "modules.json" in archive:
-            _modules(archive)
-        saved = _saved(archive, meta, allowance, "" if files is None else name)
-        if files is None:
+    with ExitStack() as files:
+        archive, facts = opened(path, files)
+        with typed(f"{shown(path, 200)} is not a saved program", HINT):
+            allowance = Allowance(shown(path, 200), archive.size_bytes)
+            saved = _saved(archive, facts, allowance, "")
             return saved, _source(archive, saved, allowance)
-        files.push(own.pop_all())
-        return saved, None
 
 
-def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Saved:
+def read(path: str | Path, archive: Archive, facts: FileFacts) -> Saved:
+    """Read the contents for calls; prepared tensors are read when needed, while the file is open.
+
+    Args:
+        path: the file.
+        archive: the same, opened.
+        facts: what it says of calls.
+
+    Raises:
+        InputError: the file is not a saved program.
+        FileLimitError: the file exceeds a limit.
+    """
+    name = shown(path, 200)
+    with typed(f"{name} is not a saved program", HINT):
+        return _saved(archive, facts, Allowance(name, archive.size_bytes), name)
+
+
+def _saved(archive: Archive, facts: FileFacts, allowance: Allowance, later: str) -> Saved:
     """Return a saved program from its archive; refuse one whose parts contradict each other."""
-    hot = _graph(archive, "hot.txt", allowance)
-    trees: Any = archive.json("trees.json")
-    in_tree, out_tree = read_tree(field(trees, "arguments", _ANY)), read_tree(field(trees, "results", _ANY))
-    names, parameters = (tuple(_text(x) for x in field(meta, key, list)) for key in ("names", "parameters"))
-    if len(parameters) != count_positions(in_tree.data):
-        raise InputError(f"it names {len(parameters)} positional arguments, its structure has other ones")
-    live = tuple(_position(x, names) for x in field(meta, "live", list))
-    frozen = tuple(_frozen(row, names) for row in field(meta, "frozen", list))
-    if sorted((*live, *(i for i, *_ in frozen))) != list(range(len(names))):
-        raise InputError("its arguments are not each live or frozen")
-    if in_tree.num_leaves != len(names):
-        raise InputError(f"it names {len(names)} arguments, and its structure of arguments has {in_tree.num_leaves}")
-    if out_tree.num_leaves != len(hot.outputs):
-        raise InputError(f"its program has {len(hot.outputs)} results, its structure of results {out_tree.num_leaves}")
-    if len(hot.inputs) < len(live) or hot.constants:
+    if "modules.json" in archive:
+        _modules(archive)
+    hot, live = _graph(archive, "hot.txt", allowance), len(facts.live)
+    if facts.out_tree.num_leaves != len(hot.outputs):
+        raise InputError(
+            f"its program has {len(hot.outputs)} results, its structure of results {facts.out_tree.num_leaves}"
+        )
+    if len(hot.inputs) < live or hot.constants:
         raise InputError("its program takes other inputs than the file has")
-    report = field(meta, "report", dict)
-    speedup = field(report, "speedup", dict)
-    field(speedup, "ratio", (int, float))
-    for end in ("low", "high"):
-        field(speedup, end, (int, float, type(None)))
-    field({"basis": "measured", **speedup}, "basis", str)  # files of before had measured ones only
-    options, foreign = own(field(report, "compiler_options", dict))
-    kernels = _kernels(archive, hot)
-    lock = Lock()
-    prepared = _prepared(archive, hot.inputs[len(live) :], later, lock)
-    places = _members_of(archive, meta)
-    head = _part(archive, "head.json", LIMITS.nodes)
-    if head is not None and len(head.places) != len(names):
-        raise InputError(f"it names {len(names)} arguments, and its head gives {len(head.places)}")
-    tail = _part(archive, "tail.json", len(hot.outputs) + (0 if head is None else head.takes))
-    if tail is not None and not all(host or place < len(hot.outputs) for host, place in tail.places):
-        raise InputError("its tail names a place that is none")
-    return Saved(
-        hot=hot,
-        prepared=prepared,
-        names=names,
-        parameters=parameters,
-        live=live,
-        widened=frozenset(_position(x, names) for x in field(meta, "widened", list)),
-        frozen=frozen,
-        constants={_text(k): _text(v) for k, v in field(meta, "constants", dict).items()},
-        report=report,
-        options=options,
-        foreign=foreign,
-        kernels=kernels,
-        in_tree=in_tree,
-        out_tree=out_tree,
-        head=head,
-        tail=tail,
-        weak=tuple(_weak(row, names, hot) for row in field(meta, "weak", list)),
-        own_derivatives=tuple(_text(x) for x in field(meta, "own_derivatives", list)),
-        original=functools.partial(_original, archive, names, hot, places, later, lock) if later and frozen else None,
-    )
-
-
-def _members_of(archive: Archive, meta: Any) -> dict[str, str]:
-    """The member of each array that the original closes over; files of earlier versions state none."""
-    places = {_text(k): _text(v) for k, v in field({"places": {}, **meta}, "places", dict).items()}
+    kernels, lock = _kernels(archive, hot), Lock()
+    prepared = _prepared(archive, hot.inputs[live:], later, lock)
     apart = {name for name in archive.names if name.startswith(_APART)}
-    if apart - set(places.values()) or not all(member in archive for member in places.values()):
+    if apart - set(facts.places.values()) or not all(member in archive for member in facts.places.values()):
         raise InputError("its constants are other ones than it names")
-    return places
+    read_original = functools.partial(_original, archive, facts, hot, later, lock) if later and facts.frozen else None
+    said = {part.name: getattr(facts, part.name) for part in fields(facts)}
+    return Saved(**said, hot=hot, prepared=prepared, kernels=kernels, original=read_original)
 
 
-def _original(
-    archive: Archive, names: Sequence[str], hot: Graph, places: Mapping[str, str], later: str, lock: Lock
-) -> Graph:
+def _original(archive: Archive, facts: FileFacts, hot: Graph, later: str, lock: Lock) -> Graph:
     """The program that was optimised, over all arguments, with the values of its constants."""
-    with typed(f"{later} is not a saved program", _HINT):
+    names, places = facts.names, facts.places
+    with typed(f"{later} is not a saved program", HINT):
         with lock:
             graph = _graph(archive, "original.txt", Allowance(later, archive.size_bytes))
-        if tuple(node["name"] for node in graph.inputs[: len(names)]) != tuple(names):
+        if tuple(node["name"] for node in graph.inputs[: len(names)]) != names:
             raise InputError("its original takes other arguments")
         if [node.type for node in graph.outputs] != [node.type for node in hot.outputs]:
             raise InputError("its original has other results")
@@ -330,21 +227,6 @@ def _original(
                 _fits(archive, places[name], node)
                 constants[name] = _tensor(archive, places[name], node, lock)
         return Graph(graph.inputs, graph.outputs, constants)
-
-
-def _weak(row: Any, names: Sequence[str], hot: Graph) -> tuple[frozenset[int], frozenset[int]]:
-    """Positions of arguments that are weakly typed together, and of the results that then are."""
-    match row:
-        case [list(arguments), list(results)]:
-            return frozenset(_position(x, names) for x in arguments), frozenset(
-                _position(x, hot.outputs) for x in results
-            )
-        case _:
-            raise InputError("its weak types are no pairs of lists")
-
-
-def _part(archive: Archive, member: str, most: int) -> HostPart | None:
-    return read_part(archive.json(member), most) if member in archive else None
 
 
 def _source(archive: Archive, saved: Saved, allowance: Allowance) -> ValidationSource:
@@ -394,7 +276,7 @@ def _prepared(archive: Archive, nodes: Sequence[Node], later: str, lock: Lock) -
         raise InputError(f"it holds {len(members)} prepared tensors for {len(nodes)} inputs")
 
     def postponed(member: str, node: Node) -> np.ndarray:
-        with typed(f"{later} is not a saved program", _HINT):
+        with typed(f"{later} is not a saved program", HINT):
             return _tensor(archive, member, node, lock)
 
     arrays: list[Any] = []
@@ -429,38 +311,4 @@ def bytes_view(array: np.ndarray) -> memoryview:
     return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
 
 
-def digest_of(value: Any, kind: str | None = None) -> str:
-    """Digest of an array with its type, as one of this dtype where that is given."""
-    array = np.asarray(value)
-    array = array if kind is None else array.astype(dtype(kind), copy=False)
-    hasher = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
-    for piece in pieces(array):
-        hasher.update(piece)
-    return hasher.hexdigest()[:32]
-
-
-_ANY = (str, dict, list, type(None))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{shown(value)} is not a text")
-    return value
-
-
-def _position(value: Any, names: Sequence[Any]) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(names):
-        raise InputError(f"{shown(value)} is no position of {len(names)}")
-    return value
-
-
-def _frozen(row: Any, names: Sequence[str]) -> tuple[int, str, str]:
-    if not isinstance(row, list) or len(row) != 3:  # pyright: ignore[reportUnknownArgumentType]
-        raise InputError(f"{shown(row)} is no frozen argument")
-    position, kind, digest = row  # pyright: ignore[reportUnknownVariableType]
-    if kind not in STORED_BYTES:
-        raise InputError(f"{shown(kind)} is no dtype of a frozen argument")
-    return _position(position, names), _text(kind), _text(digest)
-
-
-__all__ = ["FORMAT", "Saved", "ValidationSource", "digest_of", "read", "read_whole", "write"]
+__all__ = ["Saved", "ValidationSource", "read", "read_whole", "write"]

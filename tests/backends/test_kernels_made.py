@@ -93,11 +93,11 @@ def test_what_was_not_written_by_us_is_no_kernel(tmp_path: Path, content: bytes)
 def test_sources_newer_than_the_process_make_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = region()
     for began_s, known in ((0.0, False), (float("inf"), True)):
-        made._surroundings.cache_clear()
+        made.surroundings.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr("superopt.ir._BEGAN_S", began_s)
             assert (made.key_of(graph, ()) != "") == known
-    made._surroundings.cache_clear()
+    made.surroundings.cache_clear()
 
 
 def test_the_key_holds_what_code_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +105,9 @@ def test_the_key_holds_what_code_depends_on(monkeypatch: pytest.MonkeyPatch) -> 
     trace = default_trace(graph)
     keys = {made.key_of(graph, trace), made.key_of(graph, ()), made.key_of(other, trace)}
     for name, value in (("host", "another processor"), ("usable_cores", 1 << 20)):
-        made._surroundings.cache_clear()
+        made.surroundings.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(made, name, lambda value=value: value)
             keys.add(made.key_of(graph, trace))
-    made._surroundings.cache_clear()
+    made.surroundings.cache_clear()
     assert len(keys) == 5

@@ -183,6 +183,7 @@ def test_what_takes_long_to_compare_waits_for_a_call_with_arrays(tmp_path: Path,
     report = Report(program="scaled", verdict="made by a test", measured=measured, original_returned=False)
     executable = mixed.build(program, (), kernels=choices)
     path = Optimized(imported, program, executable, report, None, choices).save(tmp_path / "p.superopt")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))  # where nothing is known of it
     asked: list[object] = []
     compare = kernels.difference_from_xla
     monkeypatch.setattr(kernels, "validated", lambda *_: KernelVerdict(UNKNOWN, "nobody reads it", 0.0))

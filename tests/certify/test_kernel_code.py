@@ -35,6 +35,7 @@ from superopt.machine.fallback import StageWarning
 from superopt.machine.rates import NOMINAL
 from superopt.measure import rates
 from superopt.pipeline import checking, validating
+from tests.support.saved_files import without_native
 from verifier.kernels import check
 from verifier.kernels.check import KernelVerdict
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
@@ -212,7 +213,7 @@ def test_a_kept_result_with_wrong_code_is_made_anew(monkeypatch: pytest.MonkeyPa
 def test_the_code_of_what_is_loaded_is_looked_up_and_what_is_wrong_left_to_xla(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    path = optimized().save(tmp_path / "p.superopt")
+    path = without_native(optimized().save(tmp_path / "p.superopt"))
     asked = counted(monkeypatch)
     loaded = superopt.load(path)
     assert loaded.code == ValidatedCode(2)
@@ -239,7 +240,7 @@ def test_a_loaded_program_is_not_lost_with_its_kernels(
     target: str, waits: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Neither where they fail while it is loaded, nor at the first call that they wait for."""
-    path = optimized().save(tmp_path / "p.superopt")
+    path = without_native(optimized().save(tmp_path / "p.superopt"))
     met: list[str] = []
     fault = failing(target, lambda: OSError(28, "No space left on device"), met)
     if waits:

@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
 
 def test_the_report_is_that_of_the_run(capsys, made, monkeypatch) -> None:
     fast, file = made
-    monkeypatch.setattr("superopt.returned.optimized.Loaded", None)  # nothing is built to read a report
+    monkeypatch.setattr("superopt.returned.loaded.Loaded", None)  # nothing is built to read a report
     status, text, _ = run(capsys, "report", str(file))
     assert (status, text) == (0, f"{to_summary(fast.report)}\n  report  {file.with_suffix('.html')}\n")
     assert file.with_suffix(".html").read_text() == to_html(fast.report)

@@ -24,7 +24,7 @@ from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.llvm.module import Module
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Code, Phase, build
-from superopt.native.lowering import Lowered
+from superopt.native.lowered import Lowered
 from superopt.native.package import link, write
 from superopt.native.package.elf import renamed
 from superopt.native.package.write import PackageLabels, write_package

@@ -29,3 +29,8 @@ def edited(saved: Path, target: Path, **changes: Callable[[bytes], bytes] | None
                 out.text(name, new)
     assert changed, "nothing was edited"
     return target
+
+
+def without_native(saved: Path) -> Path:
+    """A saved program without the native program that this store has signed, as another store would see it."""
+    return edited(saved, saved.with_name(f"other-{saved.name}"), native=None)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from superopt.kernels.llvm.cpu import supported
-from superopt.native.lowering import buffers_of
+from superopt.native.lowered import buffers_of
 from tests.support.native_programs import LOOPS, case
 from verifier.memory.check import KernelBuffers, faults
 

@@ -50,16 +50,17 @@ if TYPE_CHECKING:
 _MOST_CONSTANT_BYTES = 1 << 16  # largest prepared tensors that become constants in the code of a function
 
 
-class Prepared(Protocol):
-    """The interface of an executable that calls need."""
-
-    prepared: tuple[Any, ...]
-    packed: tuple[Any, ...]
-    options: dict[str, bool | str]
+class Runnable(Protocol):
+    """The interface of an executable that jitted calls need."""
 
     @property
-    def wide(self) -> bool:
-        """Whether it runs with 64-bit types whatever the process has enabled."""
+    def packed(self) -> tuple[Any, ...]:
+        """The prepared tensors in the form that `run_packed` takes."""
+        ...
+
+    @property
+    def options(self) -> dict[str, bool | str]:
+        """Options of the compiler in use."""
         ...
 
     def jit(self, fn: Callable[..., Any], **given_away: Any) -> Callable[..., Any]:
@@ -71,16 +72,27 @@ class Prepared(Protocol):
         """Results for live inputs and packed tensors, for use inside of a trace."""
         ...
 
-    def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
-        """Prepared tensors for frozen values."""
-        ...
-
     def pack(self, prepared: Sequence[Any]) -> tuple[Any, ...]:
         """Prepared tensors in the form that `run_packed` takes."""
         ...
 
     def hot(self, live: Sequence[Any], prepared: Sequence[Any]) -> tuple[Any, ...]:
         """Results for live inputs and prepared tensors."""
+        ...
+
+
+class Prepared(Runnable, Protocol):
+    """The interface of an executable that calls of a function need, which prepare tensors of new frozen values."""
+
+    prepared: tuple[Any, ...]
+
+    @property
+    def wide(self) -> bool:
+        """Whether it runs with 64-bit types whatever the process has enabled."""
+        ...
+
+    def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
+        """Prepared tensors for frozen values."""
         ...
 
 
@@ -182,6 +194,19 @@ class NotTaken:
 REFUSED = NotTaken()
 
 
+def first_of(direct: Callable[..., Any], general: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that tries `direct` first and falls back to `general` for arguments that it refuses."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            results = direct(*args, **kwargs)
+        except TypeError:  # for arguments that are no arrays; `general` names them
+            return general(*args, **kwargs)
+        return general(*args, **kwargs) if results is REFUSED else results
+
+    return call
+
+
 @dataclass(frozen=True, slots=True)
 class Convention:
     """Calling convention of a program without frozen arguments, for functions and files alike.
@@ -219,7 +244,7 @@ class Direct:
     inside: Callable[..., Any] | None = None
 
 
-def direct_call(convention: Convention, executable: Prepared) -> Direct:
+def direct_call(convention: Convention, executable: Runnable) -> Direct:
     """A program without frozen arguments as one jitted call.
 
     It donates the arguments that the original donates.
@@ -351,7 +376,7 @@ class Usual:
     given_away: tuple[int, ...] = ()
 
 
-def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
+def usual_call(usual: Usual, executable: Runnable) -> Callable[..., Any] | None:
     """A program with frozen arguments as one jitted call, valid where these are the same arrays as in the call before.
 
     It returns `REFUSED` for other types.  None where arguments are passed by name alone.

@@ -32,7 +32,8 @@ from superopt.lab.bench.peers.suite import case_of, entries, files_of, folder_of
 from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.bench.timing import NOT_SLOWER, median, until_decided
 from superopt.machine.extras import need
-from superopt.native.lowering import Lowered, lower
+from superopt.native.lowered import Lowered
+from superopt.native.lowering import lower
 from superopt.native.planner import largest_live_bytes
 from superopt.native.running import NativeProgram
 from superopt.pipeline.optimizer import optimize

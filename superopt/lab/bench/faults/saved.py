@@ -21,7 +21,8 @@ from superopt.ir.program import type_bytes
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.specs import specs_of
 from superopt.lab.bench.faults.texts import encoded, mutated_bytes, mutated_json, mutated_text, rearranged
-from superopt.returned.optimized import Loaded, Optimized
+from superopt.returned.loaded import Loaded
+from superopt.returned.optimized import Optimized
 from superopt.store import Store
 
 _MOST_BYTES = 1_000_000  # of the arguments with which a loaded program is called
