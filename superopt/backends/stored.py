@@ -1,9 +1,9 @@
 """Native programs in files: plan, objects and weights, as this store made and validated them.
 
-A file may hold these members besides the program itself, from which they can be made anew:
+A file may hold these members besides the program itself, from which they can be made anew.
 
-    native/program.json  The plan, the description of each kernel and where its object lies, the members of the weights,
-                         verdicts on the code, and what the code was made with: processor, versions, sources.
+    native/program.json  The plan, the description of each kernel with the size of its object, the members of the
+                         weights, verdicts on the code.  Processor, versions and sources with which that was made.
     native/objects       The relocatable objects, one after the other.
     native/weights/0 ... Weights that are no prepared tensors of the file as well: packed ones, literals.
     native/signature     That of the digests of all other members, by the key of this store's folder of kernels.
@@ -191,7 +191,7 @@ def _mapped(archive: Archive, raw: np.ndarray, member: str, slot: PlanSlot) -> n
 
 
 def _content(x: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
-    """Return what is equal for equal arrays."""
+    """Return a key that equal arrays share."""
     return str(x.dtype), x.shape, hashlib.sha256(_bytes(x)).digest()
 
 
@@ -200,12 +200,12 @@ def _bytes(x: np.ndarray) -> memoryview:
 
 
 def _signed(digests: Mapping[str, Any]) -> bytes:
-    """Return what the signature covers: the digests of all other members."""
+    """Return the text under the signature: the digests of all other members."""
     return json.dumps({member: x for member, x in sorted(digests.items()) if member != _SIGNATURE}).encode()
 
 
 def _made_with() -> list[Any]:
-    """Return what native programs are made and validated with; empty where the sources changed after loading."""
+    """Return the dependencies of native programs and of their validation; empty where sources changed after loading."""
     root = Path(verifier.__file__).parent
     files = sorted([file for room in _CHECKS for file in (root / room).iterdir() if file.suffix in (".py", ".json")])
     around = made.surroundings()

@@ -12,6 +12,7 @@ import click
 from superopt.commands.ci import github, junit
 from superopt.commands.console import JSON, OK, UNVERIFIED, check_folder, emit, parse_dims, write_text
 from superopt.errors import UsageError
+from superopt.returned import later
 from superopt.store import Store
 from verifier.verdict import PROVED
 
@@ -66,9 +67,8 @@ def verify(files: Sequence[str], dims: tuple[str, ...], numerics: str, as_json: 
     if dims:
         raise UsageError("--dims gives sizes of two programs, and none are named")
     if one == "--program":
-        from superopt.returned.revalidate import validate_file  # late: jax takes a second to load
-
         with Store() as store:
+            validate_file = later.validation().validate_file
             validation = validate_file(asked["program"], asked["original"], store, limited=not asked["no_limit"])
         emit(validation.to_json()) if as_json else click.echo(str(validation))
         return OK if validation.valid else UNVERIFIED

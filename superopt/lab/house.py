@@ -108,6 +108,7 @@ UNTUNED = {
     "AFTER_S": "of a second after Ctrl-C",
     "_WAIT_S": "for a process, which goes on",
     "FORMAT": "version of a format",
+    "OLDEST": "the same",
     "VERSION": "the same",
     "FEATURES_VERSION": "the same",
     "ENCODING_VERSION": "the same",

@@ -1,6 +1,6 @@
-"""What a saved program says of its calls and of its optimisation; `superopt.returned.saved` reads the programs.
+"""The part of a saved program that every call needs: arguments, results and report; `saved` reads the programs.
 
-This is all that a call of a native program needs besides the program itself (`superopt.backends.stored`).
+A native program (`superopt.backends.stored`) needs no other part.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _AGAIN = "save the program again, or make it: superopt optimize MODEL --out FILE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """What a file says of calls: arguments, results, and report.
+    """The arguments, the results and the report of a saved program.
 
     Attributes:
         names: names of all flat arguments.
@@ -78,7 +78,7 @@ class FileFacts:
 
 
 def opened(path: str | Path, files: ExitStack) -> tuple[Archive, FileFacts]:
-    """Open a saved program, which stays open as long as `files`, and read what it says of calls.
+    """Open a saved program, which stays open as long as `files`, and read its facts.
 
     Raises:
         InputError: the file is not a saved program, or has another format.
@@ -116,7 +116,7 @@ def _meta(archive: Archive) -> Any:
 
 
 def _facts(archive: Archive) -> FileFacts:
-    """Return what a file says of calls; refuse one whose parts contradict each other."""
+    """Return the facts of a file; refuse one whose parts contradict each other."""
     meta, trees = _meta(archive), archive.json("trees.json")
     in_tree, out_tree = read_tree(field(trees, "arguments", _ANY)), read_tree(field(trees, "results", _ANY))
     names, parameters = (tuple(_text(x) for x in field(meta, key, list)) for key in ("names", "parameters"))

@@ -176,7 +176,7 @@ def read(path: str | Path, archive: Archive, facts: FileFacts) -> Saved:
     Args:
         path: the file.
         archive: the same, opened.
-        facts: what it says of calls.
+        facts: its facts.
 
     Raises:
         InputError: the file is not a saved program.

@@ -101,7 +101,7 @@ def _archive(members: dict[str, bytes]) -> bytes:
         path = Path(folder) / "x"
         with ArchiveWriter(path) as out:
             for name, content in members.items():
-                if name.startswith("prepared/"):
+                if name.startswith(("prepared/", "native/weights/")):
                     out.aligned(name, memoryview(content))
                 else:
                     out.text(name, content)
@@ -140,7 +140,7 @@ def _move(members: dict[str, bytes], rng: random.Random, outside: Path) -> None:
     if rng.random() < 0.65:
         rearranged(members, rng)
     else:
-        names = ("../x", str(outside / "x"), "prepared/99", "prepared/-1", "x", "kernels.json")
+        names = ("../x", str(outside / "x"), "prepared/99", "prepared/-1", "x", "kernels.json", "native/objects", "native/signature")
         members[rng.choice(names)] = members[rng.choice(list(members))]
 
 
