@@ -30,12 +30,12 @@ import verifier
 from superopt.arrays.placing import mapped
 from superopt.backends import made
 from superopt.backends.options import jit_with
-from superopt.errors import InputError
+from superopt.errors import InputError, UnsupportedKernel, VerificationError
 from superopt.files.reading import Archive, ArchiveWriter
 from superopt.files.seals import is_signed, signature
 from superopt.ir import as_loaded
 from superopt.ir.scalar import numpy_dtype
-from superopt.kernels.llvm.jit import Compiled, cache_folder
+from superopt.kernels.llvm.jit import Compiled, CompileError, cache_folder
 from superopt.kernels.runtime.kernel import Kernel
 from superopt.machine.jitting import enabled_x64
 from superopt.native.lowered import Lowered
@@ -174,8 +174,12 @@ def read(archive: Archive, hosted: Callable[..., tuple[Any, ...]]) -> StoredExec
     weights = [_mapped(archive, raw, member, slot) for member, slot in zip(data["weights"], slots, strict=True)]
     *called, (_, whole) = kernels
     count = len(weights) - data["literals"]
-    lowered = Lowered(plan, {x.digest: Kernel(made.code_of(row), x) for row, x in called}, tuple(weights[count:]), ())
-    program = NativeProgram(lowered, weights[:count], hosted, compiled=whole)
+    try:
+        called_by = {x.digest: Kernel(made.code_of(row), x) for row, x in called}
+        lowered = Lowered(plan, called_by, tuple(weights[count:]), ())
+        program = NativeProgram(lowered, weights[:count], hosted, compiled=whole)
+    except (CompileError, UnsupportedKernel, VerificationError):  # as good as absent: it cannot run here
+        return None
     return StoredExecutable(program, count, data["verdicts"])
 
 

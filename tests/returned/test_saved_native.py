@@ -18,11 +18,12 @@ import pytest
 
 import superopt
 from superopt.arrays.placing import release
-from superopt.backends import made
+from superopt.backends import made, stored
 from superopt.backends.stored import StoredExecutable
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, UnsupportedKernel, VerificationError
 from superopt.files.reading import Archive
 from superopt.kernels.llvm.cpu import supported
+from superopt.kernels.llvm.jit import CompileError
 from superopt.returned.facts import FORMAT, OLDEST
 from tests.support.saved_files import edited, without_native
 
@@ -32,7 +33,7 @@ RNG = np.random.default_rng(0)
 W, V, X = [RNG.standard_normal(shape).astype(np.float32) for shape in ((64, 96), (96, 32), (24, 64))]
 
 
-def network(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
+def network(w: Any, v: Any, x: Any) -> Any:
     return jax.nn.softmax(jnp.tanh(x @ w) @ v, axis=-1)
 
 
@@ -179,8 +180,20 @@ def test_a_native_program_for_another_processor_or_by_other_sources_is_made_anew
     for number in range(len(around)):
         other = [*around[:number], "another", *around[number + 1 :]]
         monkeypatch.setattr(made, "surroundings", lambda other=other: other)
-        loaded = superopt.load(saved)
-        assert not is_native(loaded)
+        assert not is_native(superopt.load(saved))
+    assert agrees(superopt.load(saved))
+
+
+@pytest.mark.parametrize("error", [UnsupportedKernel, VerificationError, CompileError])
+def test_a_native_program_that_cannot_run_here_is_made_anew(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, error: type[SuperoptError]
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error("no memory for an arena")
+
+    monkeypatch.setattr(stored, "NativeProgram", fails)
+    loaded = superopt.load(saved)
+    assert not is_native(loaded)
     assert agrees(loaded)
 
 
@@ -199,7 +212,7 @@ def test_files_of_before_are_read_or_refused_with_the_command(saved: Path, tmp_p
 
 
 def test_programs_that_leave_something_to_xla_have_none(tmp_path: Path) -> None:
-    def solved(a: jax.Array, x: jax.Array) -> jax.Array:
+    def solved(a: Any, x: Any) -> Any:
         return jnp.tanh(jnp.linalg.cholesky(a @ a.T + 9 * jnp.eye(24)) @ x)
 
     a = X[:, :24]

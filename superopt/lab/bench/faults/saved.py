@@ -15,7 +15,7 @@ import numpy as np
 from jax import numpy as jnp
 
 import superopt
-from superopt.backends import native
+from superopt.backends import mixed, native
 from superopt.files.reading import DIGESTS, ArchiveWriter
 from superopt.ir.program import type_bytes
 from superopt.kernels.choose.partition import partition
@@ -36,7 +36,7 @@ _FOREIGN_OPTIONS = (
 
 
 def corpus(folder: Path) -> None:
-    """Write a program with frozen weights, one of a network, one with loops and one with our kernels."""
+    """Write a program with frozen weights, one of a network, one with loops and one with our kernels, native programs with them."""
     rng = np.random.default_rng(0)
 
     def rand(*shape: int) -> np.ndarray:
@@ -78,6 +78,7 @@ def _rows(x: Any, w: Any) -> Any:
 def _with_kernels(result: Optimized) -> Optimized:
     regions = partition(result.program.hot)
     result.kernels = specs_of(result.program.hot, [(r, native.default_trace(r.graph)) for r in regions])
+    result.executable = mixed.build(result.program, result.imported.frozen_values, kernels=result.kernels)
     return result
 
 
@@ -140,7 +141,16 @@ def _move(members: dict[str, bytes], rng: random.Random, outside: Path) -> None:
     if rng.random() < 0.65:
         rearranged(members, rng)
     else:
-        names = ("../x", str(outside / "x"), "prepared/99", "prepared/-1", "x", "kernels.json", "native/objects", "native/signature")
+        names = (
+            "../x",
+            str(outside / "x"),
+            "prepared/99",
+            "prepared/-1",
+            "x",
+            "kernels.json",
+            "native/objects",
+            "native/signature",
+        )
         members[rng.choice(names)] = members[rng.choice(list(members))]
 
 
