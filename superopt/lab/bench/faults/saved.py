@@ -36,7 +36,7 @@ _FOREIGN_OPTIONS = (
 
 
 def corpus(folder: Path) -> None:
-    """Write a program with frozen weights, one of a network, one with loops and one with our kernels, native programs with them."""
+    """Write a program with frozen weights, one of a network, one with loops and one with our kernels."""
     rng = np.random.default_rng(0)
 
     def rand(*shape: int) -> np.ndarray:
