@@ -402,6 +402,20 @@ def test_a_masked_store_of_one_lane_writes_one_element(tmp_path: Path) -> None:
     assert y.tolist() == [5] + [9] * 15
 
 
+@pytest.mark.parametrize(("element", "kind"), [("i8", np.int8), ("i16", np.int16)])
+def test_a_mask_that_becomes_one_lane_writes_one_element(element: str, kind: type, tmp_path: Path) -> None:
+    module = Module()
+    f = module.function("f", [("ptr", "x"), ("ptr", "y"), ("i64", "task")], internal=False)
+    narrow = f.value(f"trunc <16 x i32> {f.load('<16 x i32>', '%x')} to <16 x {element}>")
+    lanes = f.value(f"add <16 x i32> <{', '.join([f'i32 {j}' for j in range(16)])}>, splat (i32 0)")
+    f.masked_store(f"<16 x {element}>", narrow, "%y", f.value(f"icmp slt <16 x i32> {lanes}, splat (i32 1)"))
+    f.ret()
+    x, y = np.arange(5, 21, dtype=np.int32), np.full(16, 9, kind)
+    call = function(compiled(module, tmp_path), "f", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    call(x.ctypes.data, y.ctypes.data, 0)
+    assert y.tolist() == [5] + [9] * 15
+
+
 def test_the_digest_holds_what_decides_the_code(tmp_path: Path) -> None:
     digests = {
         jit.compile(accumulators(2).text(), "none", tmp_path).digest,

@@ -288,6 +288,17 @@ class Function:
         if not mask.startswith("<") and not self.module.cpu.avx512:
             self.each_apart(type)
 
+    def _unfolded(self, mask: str, lanes: int) -> str:
+        """Return a mask of the same lanes that LLVM cannot compute.
+
+        Numbers of tasks and blocks are not negative, which it is not told.
+        """
+        number = next((name for type, name in self.args if type == "i64"), None)
+        if number is None:
+            return mask
+        whole = self.broadcast(self.value(f"icmp sge i64 %{number}, 0"), "i1", lanes)
+        return self.value(f"and {vector('i1', lanes)} {mask}, {whole}")
+
     def value(self, op: str) -> str:
         """Append an instruction and name its result.
 
@@ -434,6 +445,8 @@ class Function:
             one = self.extract(type, x, held[0])
             self.store(element, one, self.element(pointer, held[0], element), align)
             return
+        if mask.startswith("%") and self.module.cpu.avx512 and BYTES[element_of(type)] < 4:
+            mask = self._unfolded(mask, lanes_of(type))  # so that it does not become one
         name = f"llvm.masked.store.{mangled(type)}.p0"
         self.module.declare(f"declare void @{name}({type}, ptr, {flags})")
         self._masked_apart(type, mask)
