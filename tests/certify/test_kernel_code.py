@@ -321,3 +321,14 @@ def test_code_that_nothing_is_known_of_is_written_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(native, "default_trace", lambda region: ())
     assert validate_code(graph.graph, specs).count == 6
     assert len(written) == len(set(written)) == 6
+
+
+def test_a_reduction_behind_a_branch_is_written_for_its_own_row() -> None:
+    """Rows of a padded softmax: behind the branch of one row, those of others read in front of the array."""
+
+    def padded(x: jax.Array) -> jax.Array:
+        return jax.lax.pad(jax.nn.log_softmax(x, axis=1), jnp.float32(0), ((1, -1, 1), (0, 1, 0)))
+
+    graph = import_function(padded, (jax.ShapeDtypeStruct((33, 4), np.float32),)).graph
+    found = validate_code(graph, specs_of(graph, [(region, None) for region in partition(graph)]))
+    assert (found.count, found.refuted) == (1, {})

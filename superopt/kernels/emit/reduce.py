@@ -49,7 +49,7 @@ def _guarded(em: Emitter, e: Expr) -> None:
     neutral = splatted(identity(e.args[0], e.dtype), e.dtype, 0)
 
     def then() -> list[Value]:
-        return [em.within(em.scope.under()).deeper().value(e).text]
+        return [em.within(em.scope.under().alone()).deeper().value(e).text]  # other points may be outside
 
     (text,) = em.f.if_(condition, then, lambda: [neutral], [register(e.dtype)])
     em.levels[-1].memo[em.scope.key(e)] = HeldValue(str(text), False, em.top)

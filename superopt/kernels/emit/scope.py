@@ -85,6 +85,11 @@ class LoopScope:
         """Return the scope of another point."""
         return self if point == self.point else replace(self, point=point)
 
+    def alone(self) -> LoopScope:
+        """Return the scope of the current point alone."""
+        spread = {s: (known[self.point],) for s, known in self.spread.items()}
+        return replace(self, spread=spread, points=1, point=0, _offsets={})
+
     def spread_over(self, it: Symbol, offsets: Sequence[int]) -> LoopScope:
         """Return the scope in which every point is there once for each offset of an iterator."""
         n = len(offsets)
