@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -91,7 +92,7 @@ def test_a_defect_is_said_by_whoever_verifies_files(monkeypatch: pytest.MonkeyPa
 
     file = tmp_path / "rules.txt"
     file.write_text("planted: A[*a]\n  A + 0  ==  A\n")
-    monkeypatch.setattr(files, "verify_rules", defective)
+    monkeypatch.setattr(files, "shared", lambda: SimpleNamespace(check=defective))
     found = verify_files([str(file)])
     data, text = found.to_json(), str(found)
     assert data["defects"] == ["planted"]
