@@ -64,6 +64,11 @@ def aligned(shape: Sequence[int], kind: np.dtype) -> np.ndarray:
     return raw[begin : begin + nbytes].view(kind).reshape(shape)
 
 
+def bytes_view(array: np.ndarray) -> memoryview:
+    """The bytes of an array, without a copy where it is contiguous."""
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
+
+
 def pieces(array: np.ndarray) -> Iterator[memoryview]:
     """Yield the bytes of an array, some at a time; one that is mapped is read from its file.
 

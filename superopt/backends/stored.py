@@ -27,7 +27,7 @@ import numpy as np
 from jax.core import Tracer
 
 import verifier
-from superopt.arrays.placing import mapped
+from superopt.arrays.placing import bytes_view, mapped
 from superopt.backends import made
 from superopt.backends.options import jit_with
 from superopt.errors import InputError, UnsupportedKernel, VerificationError
@@ -132,7 +132,7 @@ def write(
         content = _content(x)
         if content not in known:
             known[content] = f"{_WEIGHTS}{len(known) - len(held)}"
-            out.aligned(known[content], _bytes(x))
+            out.aligned(known[content], bytes_view(x))
         members.append(known[content])
     kernels = [*program.lowered.kernels.values(), program.kernel]
     objects = [kernel.compiled.object for kernel in kernels]
@@ -188,7 +188,7 @@ def _mapped(archive: Archive, raw: np.ndarray, member: str, slot: PlanSlot) -> n
     begin, size = archive.place(member)
     shape = tuple([int(n) for n in slot.type.shape])  # pyright: ignore[reportArgumentType] (concrete)
     array = raw[begin : begin + size].view(numpy_dtype(slot.type.dtype)).reshape(shape)
-    archive.check(member, _bytes(array))
+    archive.check(member, bytes_view(array))
     if array.ctypes.data % ALIGNED_BYTES:
         raise InputError(f"its {member!r} is not aligned")
     return array
@@ -196,11 +196,7 @@ def _mapped(archive: Archive, raw: np.ndarray, member: str, slot: PlanSlot) -> n
 
 def _content(x: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
     """Return a key that equal arrays share."""
-    return str(x.dtype), x.shape, hashlib.sha256(_bytes(x)).digest()
-
-
-def _bytes(x: np.ndarray) -> memoryview:
-    return memoryview(np.ascontiguousarray(x).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType] (a buffer)
+    return str(x.dtype), x.shape, hashlib.sha256(bytes_view(x)).digest()
 
 
 def _signed(digests: Mapping[str, Any]) -> bytes:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import jax
 
@@ -338,12 +339,8 @@ def _as_product(carry: Node, result: Node, axis: int) -> Node | None:
     def matrix() -> jax.Array:
         return jax.vmap(image, out_axes=0 if last else 1)(jax.numpy.eye(shape[axis], dtype=carry.dtype))
 
-    try:
-        with enabled_x64(needs_x64(Graph((carry,), (result,)))):
-            made = import_function(matrix, ()).graph
-    except SuperoptError:
-        return None
-    if made.constants or any(n.op == "opaque" for n in made.nodes()):
+    made = _traced(matrix, (), Graph((carry,), (result,)))
+    if made is None:
         return None
     (images,) = made.outputs
     return dot(carry, images, ((axis,), (0,))) if last else dot(images, carry, ((1,), (0,)))
@@ -408,17 +405,23 @@ def _stacked(loop: Node, values: Sequence[Node], depends: dict[Node, int]) -> tu
         read = tuple(dict.fromkeys(x for x in topological(varying) if x.op == "input"))
         axes = tuple(0 if x in rows else None for x in read)
         graph = Graph(read, varying)
-        try:
-            with enabled_x64(needs_x64(graph)):
-                specs = [jax.ShapeDtypeStruct(_sizes(operands[x]), x.dtype) for x in read]
-                batched = import_function(jax.vmap(to_jax(graph), in_axes=axes), specs).graph
-        except SuperoptError:
-            return None
-        if batched.constants or any(n.op == "opaque" for n in batched.nodes()):
+        batched = _traced(jax.vmap(to_jax(graph), in_axes=axes), [operands[x] for x in read], graph)
+        if batched is None:
             return None
         given = dict(zip(batched.inputs, (operands[x] for x in read), strict=True))
         images |= dict(zip(varying, replace(batched.outputs, given), strict=True))
     return tuple([images[x] for x in values])
+
+
+def _traced(fn: Callable[..., Any], operands: Sequence[Node], of: Graph) -> Graph | None:
+    """The graph of a function of such operands, made of this graph; None where JAX computes a part of it alone."""
+    try:
+        with enabled_x64(needs_x64(of)):
+            specs = [jax.ShapeDtypeStruct(_sizes(x), x.dtype) for x in operands]
+            made = import_function(fn, specs).graph
+    except SuperoptError:
+        return None
+    return None if made.constants or any(n.op == "opaque" for n in made.nodes()) else made
 
 
 def _sizes(node: Node) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from superopt.arrays.bundles import dtype
-from superopt.arrays.placing import Later, aligned, release
+from superopt.arrays.placing import Later, aligned, bytes_view, release
 from superopt.backends import stored
 from superopt.certify.plan import Plan, read_plan
 from superopt.errors import InputError
@@ -304,11 +304,6 @@ def _tensor(archive: Archive, member: str, node: Node, lock: Lock) -> np.ndarray
     with lock:  # one place in the file at a time
         archive.read_into(member, bytes_view(array))
     return array
-
-
-def bytes_view(array: np.ndarray) -> memoryview:
-    """The bytes of an array, without a copy where it is contiguous."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
 
 
 __all__ = ["Saved", "ValidationSource", "read", "read_whole", "write"]

@@ -1,4 +1,4 @@
-"""What is computed ahead of time: values of frozen inputs, and costly values of no input at all."""
+"""The part of a program that runs ahead of its calls: costly values that depend on no input."""
 
 from __future__ import annotations
 
