@@ -1,11 +1,12 @@
 """Growing the e-graph: rules applied until nothing new, or until a limit.
 
-One iteration matches every rule at every live class that changed (closed upwards to the depth of the patterns), builds
-all right sides, unites, and rebuilds once; a fixed point is confirmed by a pass over all classes.  Rules apply by
-their mode.  `saturate` rules apply everywhere; a `macro` rule adds one e-node that stands for a lowering of its op;
-`merge` rules join siblings of a shared operand (`rewrites.grow.merge`) whenever the rest is saturated.  `near` rules
-apply only at the classes that the caller names, for one iteration.  Frozen classes are leaves for the search.  Only
-rules whose right side is a diagonal or a mask (`10 * I`) are matched there, since rules above them read its structure.
+One iteration matches every rule at the live classes that changed and at those above them as far as its pattern is
+deep, builds all right sides, unites, and rebuilds once.  What a limit kept from being matched is matched by the next
+growth.  Equal layers are matched once (`rewrites.match.likeness`).  Rules apply by their mode.  `saturate` rules apply
+everywhere; a `macro` rule adds one e-node that stands for a lowering of its op; `merge` rules join siblings of a
+shared operand (`rewrites.grow.merge`) whenever the rest is saturated.  `near` rules apply only at the classes that the
+caller names, for one iteration.  Frozen classes are leaves for the search.  Only rules whose right side is a diagonal
+or a mask (`10 * I`) are matched there, since rules above them read its structure.
 
 Growth never fails for size or time: it stops at a limit with a reason, and the e-graph stays consistent.
 """
@@ -23,8 +24,9 @@ from rewrites.grow.state import Growth, GrowthLimits, RuleCounts
 from rewrites.language.kinds import chooses_by_position
 from rewrites.language.term import Rule
 from rewrites.match import sites
-from rewrites.match.matching import matches
-from rewrites.match.space import Alternative, EGraphSpace
+from rewrites.match.likeness import names_once
+from rewrites.match.matching import matches, may_match
+from rewrites.match.space import Alternative, EGraphSpace, space_of
 from superopt.machine.deadline import Deadline, Stopwatch
 
 LAWS = "rewrites/library/normal.py"
@@ -112,55 +114,90 @@ def done(run: Growth) -> str:
 
 
 def step(run: Growth) -> None:
-    """Run one iteration: a pass at changed classes, or merges, or a pass everywhere that confirms the fixed point."""
+    """Run one iteration: a pass at changed classes, or merges where it changes nothing."""
     eg = run.eg
+    always = [rule for rule in run.rules if rule.mode in ("saturate", "macro")]
+    everywhere, dirty = run.everywhere, set(eg.dirty)
+    above = None if everywhere else sites.affected(eg, dirty, run.deepest)
+    run.likeness.forget(None if everywhere else above)
     if run.near is not None and not run.step:
-        named = {eg.find_class(cls << PERM_BITS) for cls in run.near}
-        _pass(run, [rule for rule in run.rules if rule.mode not in ("merge", "proof")], named)
+        named = {eg.find_class(cls << PERM_BITS): 0 for cls in run.near}
+        _pass(run, [rule for rule in run.rules if rule.mode == "near"], named)
         run.sizes.append(eg.enode_count)
         return
-    always = [rule for rule in run.rules if rule.mode in ("saturate", "macro")]
-    levels = sites.pattern_depth(always) + 1  # a condition may read the class of a variable
-    classes = None if run.everywhere else sites.affected(eg, eg.dirty, levels)
     eg.dirty.clear()
-    changed = _pass(run, always, classes)
+    try:
+        changes = _pass(run, always, above)
+    except LimitReachedError:
+        eg.dirty |= set(eg.classes()) if everywhere else dirty
+        raise
     run.sizes.append(eg.enode_count)
-    if changed:
-        run.everywhere = False
-    elif merge_siblings(run, [rule for rule in run.rules if rule.mode == "merge"], run.near):
-        run.everywhere = False
+    if changes:
+        return
+    if merge_siblings(run, [rule for rule in run.rules if rule.mode == "merge"], run.near):
         run.hide_variants()
         run.sizes.append(eg.enode_count)
     else:
-        run.saturated, run.everywhere = run.everywhere, True
+        run.saturated = everywhere or not run.everywhere
 
 
-def _pass(run: Growth, rules: Sequence[Rule], classes: Collection[int] | None) -> int:
-    """Match all rules at some live classes (None: at all), then unite what was found; return the number of changes."""
+def _pass(run: Growth, rules: Sequence[Rule], above: Mapping[int, int] | None) -> int:
+    """Match all rules at some live classes, then unite what was found; return the number of changes.
+
+    Args:
+        above: class -> number of ops between it and what has changed, within the left sides of some rule; None: at all.
+    """
     eg = run.eg
     run.step += 1
-    index, frozen = [
-        sites.by_operator(eg, used if classes is None else [cls for cls in used if cls in classes])
-        for used in (sites.live_classes(eg), sites.frozen_classes(eg))
-    ]
+    run.everywhere = False
+    index = sites.by_operator(eg, _within(sites.live_classes(eg), above))
+    has_frozen = above is None or any(eg.frozen(cls << PERM_BITS) for cls in above)
+    frozen = sites.by_operator(eg, _within(sites.frozen_classes(eg), above) if has_frozen else ())
     for rule in rules:
         counts = run.counts[rule.name]
         candidates = _candidates(rule, index) + (_candidates(rule, frozen) if rule.fact(chooses_by_position) else [])
+        if above is not None:
+            depth = rule.fact(sites.pattern_depth)
+            candidates = [cls for cls in candidates if above[cls] <= depth]
         before = run.stats.matches[rule.name]
         watch = Stopwatch()
-        fire = _lower if rule.mode == "macro" else _rewrite
         try:
             for done, cls in enumerate(candidates):
                 run.check_limits()
                 if run.stats.matches[rule.name] - before > run.limits.per_rule:
                     counts.capped += len(candidates) - done
+                    run.everywhere = True
                     break
-                fire(run, rule, cls)
+                _fire(run, rule, cls)
         finally:
             counts.seconds += watch.elapsed_s
     changed = run.unite()
     run.hide_variants()
     return changed
+
+
+def _fire(run: Growth, rule: Rule, cls: int) -> None:
+    """Apply a rule at a class, unless it is known to match nothing there, or nothing else than before."""
+    if not rule.fact(names_once):
+        _apply(run, rule, cls)
+        return
+    likeness, space, before = run.likeness, space_of(run.eg), run.stats.matches[rule.name]
+    if not may_match(rule, space, cls):
+        run.stats.attempts[rule.name] += 1
+        return
+    number = likeness.of(space, cls, rule.fact(sites.pattern_depth))
+    if (rule.name, number) in likeness.unmatched or likeness.matched.get((rule.name, cls)) == number:
+        return
+    _apply(run, rule, cls)
+    if run.stats.matches[rule.name] == before:
+        likeness.unmatched.add((rule.name, number))
+    else:
+        likeness.matched[rule.name, cls] = number
+
+
+def _apply(run: Growth, rule: Rule, cls: int) -> None:
+    fire = _lower if rule.mode == "macro" else _rewrite
+    fire(run, rule, cls)
 
 
 def _rewrite(run: Growth, rule: Rule, cls: int) -> None:
@@ -198,6 +235,10 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
             finally:
                 eg.current_origin = None
             break
+
+
+def _within(classes: Sequence[int], some: Collection[int] | None) -> list[int]:
+    return [cls for cls in classes if some is None or cls in some]
 
 
 def _candidates(rule: Rule, index: Mapping[str, Sequence[int]]) -> list[int]:

@@ -22,7 +22,9 @@ from rewrites.egraph.normal import broadcast_views
 from rewrites.egraph.perm import PERM_BITS
 from rewrites.grow.proof import claims
 from rewrites.language.term import Rule
+from rewrites.match.likeness import Likeness, likeness_of
 from rewrites.match.matching import Match, MatchStats
+from rewrites.match.sites import pattern_depth
 from superopt.errors import ShapeError
 from superopt.ir.graph import Attrs
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
@@ -85,10 +87,12 @@ class Growth:
         near: the classes where it merges, and first applies all rules; None: everywhere.
         counts: the counts of each rule.
         sizes: e-nodes before growth and after every iteration.
-        everywhere: whether the next pass is over all classes, not only over those that a change may affect.
+        everywhere: whether the next pass is over all classes: it is the first, or a rule left out classes in the last.
         step: passes so far.
         tried: matches, in all iterations.
         found: pairs of equal references, with their origins, that are not united yet.
+        likeness: which classes look alike to the rules, and what was matched there.
+        deepest: depth of the deepest left side of a rule.
     """
 
     eg: EGraph
@@ -107,6 +111,12 @@ class Growth:
     hidden: int = 0
     tried: int = 0
     found: list[tuple[Ref, Ref, Origin]] = field(default_factory=list[tuple[Ref, Ref, Origin]])
+    likeness: Likeness = field(init=False)
+    deepest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.likeness = likeness_of(self.eg)
+        self.deepest = max((rule.fact(pattern_depth) for rule in self.rules), default=0)
 
     def check_limits(self) -> None:
         """Check the time limit and the limit of matches.

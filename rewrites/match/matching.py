@@ -96,7 +96,7 @@ def matches(
     stats = MatchStats() if stats is None else stats
     stats.attempts[rule.name] += 1
     classes = [space.child(r)[0] for r in roots]
-    if not all(p.quick(space, c, top=True) for p, c in zip(patterns_of(rule), classes, strict=True)):
+    if not all(may_match(rule, space, c, i) for i, c in enumerate(classes)):
         return
     stats.structural[rule.name] += 1
     found = 0
@@ -220,12 +220,17 @@ class _Attempt:
         return all(env.value(e, label) for label in env.axes_of(e))
 
 
+def may_match(rule: Rule, space: Space, cls: Class, root: int = 0) -> bool:
+    """Whether the ops of a class and of those below it may match a root of the rule; nearly always they do not."""
+    return patterns_of(rule)[root].quick(space, cls, top=True)
+
+
 def partners(rule: Rule, eg: EGraph, root: Reference) -> Iterator[tuple[Reference, ...]]:
     """Values for the other roots of a rule: tensors with the op of that root that read an operand of the first root."""
     space = space_of(eg)
     patterns = patterns_of(rule)
     first = space.child(root)[0]
-    if not patterns[0].quick(space, first, top=True):
+    if not may_match(rule, space, first):
         return
     readers: dict[Class, None] = {}
     for cls in _operands(rule, space, first, shared_tensors(rule)):

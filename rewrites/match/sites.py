@@ -23,9 +23,9 @@ def depth(t: Term) -> int:
     return 0 if t.op in ("var", "lit") else 1 + max((depth(a) for a in t.args), default=0)
 
 
-def pattern_depth(rules: Iterable[Rule]) -> int:
-    """Depth of the deepest left side."""
-    return max((depth(t) for rule in rules for t in rule.lhs), default=1)
+def pattern_depth(rule: Rule) -> int:
+    """Depth of the deepest left side of a rule: what lies further below a class is not read, conditions included."""
+    return max(depth(t) for t in rule.lhs)
 
 
 def by_operator(eg: EGraph, classes: Iterable[int]) -> Mapping[str, Sequence[int]]:
@@ -37,16 +37,16 @@ def by_operator(eg: EGraph, classes: Iterable[int]) -> Mapping[str, Sequence[int
     return found
 
 
-def affected(eg: EGraph, changed: Iterable[int], levels: int) -> set[int]:
-    """The changed classes and those above them, up to `levels` ops."""
+def affected(eg: EGraph, changed: Iterable[int], most: int) -> dict[int, int]:
+    """The changed classes and those at most `most` ops above them, each with the number of ops between."""
     reached: dict[int, int] = {}
     frontier = {eg.find_class(cls << PERM_BITS) for cls in changed}
-    for level in range(levels):
+    for level in range(most + 1):
         above: set[int] = set()
         stack = list(frontier)
         while stack:
             cls = stack.pop()
-            if reached.get(cls, levels) <= level:
+            if reached.get(cls, most + 1) <= level:
                 continue
             reached[cls] = level
             for node in eg.parents(cls):
@@ -56,7 +56,7 @@ def affected(eg: EGraph, changed: Iterable[int], levels: int) -> set[int]:
                 else:
                     above.add(parent)
         frontier = above
-    return set(reached)
+    return reached
 
 
 def live_classes(eg: EGraph) -> list[int]:

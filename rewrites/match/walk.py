@@ -34,7 +34,8 @@ class Pattern:
     """One compiled term of a left side."""
 
     __slots__ = (
-        "arity", "attrs", "constant", "is_meta", "kids", "name", "names", "only", "op", "optional", "swaps", "term",
+        "arity", "attrs", "constant", "implied", "is_meta", "kids", "name", "names", "only", "op", "optional", "swaps",
+        "term",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, t: Term) -> None:
@@ -47,8 +48,8 @@ class Pattern:
         self.name: str = t["name"] if t.op == "var" else t.get("f", t.get("kind", ""))
         self.is_meta = self.name in rule.metas
         self.swaps = self.arity == 2 and t.op in ("dot", "ew") and t.args[0] is not t.args[1]
-        # a broadcast that an elementwise op implies is the identity where its roles have no axes
-        self.optional = t.op == "bcast" and bool(t["like"])
+        self.implied = t.op == "bcast" and bool(t["like"])  # by an elementwise op, for which a scalar stands as it is
+        self.optional = self.implied and rule.fact(_with_axes).isdisjoint(t["over"])  # the identity without axes
         self.constant: Any = t["value"][1] if t.op == "lit" else None
         self.attrs = _expected(t) if t.op == "ew" and not self.is_meta else None
 
@@ -63,7 +64,7 @@ class Pattern:
             inner = self.kids[0]
             if inner.op == "lit":
                 return same_constant(space.scalar(cls), inner.constant)
-            if self.optional and inner.quick(space, cls):
+            if (self.optional or (self.implied and not space.rank(cls))) and inner.quick(space, cls):
                 return True
         alternatives = space.alternatives(cls)
         if self.only is not None:
@@ -110,6 +111,17 @@ class Pattern:
             first, second = children
             if kids[0].quick(space, second[0]) and kids[1].quick(space, first[0]):
                 yield (1, 0)
+
+
+def _with_axes(rule: Rule) -> frozenset[str]:
+    """Roles that have axes wherever the engine applies a rule, by conditions `prod(r) > 1`."""
+    roles, waiting = set[str](), [*rule.prefer, *rule.cond]
+    for e in waiting:  # grows while it is walked
+        if e[0] == "and":
+            waiting += e[1:]
+        elif e[0] == ">" and e[1][0] == "prod" and e[2][0] == "n" and e[2][1] >= 1:
+            roles.add(e[1][1])
+    return frozenset(roles)
 
 
 def _expected(t: Term) -> tuple[tuple[str, Any], ...]:
@@ -264,11 +276,11 @@ class Walk:
             if inner.op == "lit":
                 if same_constant(space.scalar(cls), inner.constant):
                     s.trail = (s.trail, cls)
-                    if not pattern.optional:
+                    if not pattern.implied:
                         s.events = (s.events, pattern.term, {label: n for axis in lay for label, n in axis})
                     yield from self.solve(goals, s)
                 return
-            if pattern.optional and scalar:
+            if pattern.implied and scalar:
                 goal = (inner, cls, lay if inner.op in ("var", "ew", "bcast") else (), False, depth)
                 yield from self.solve((goal, goals), s)
                 return
