@@ -120,14 +120,15 @@ def step(run: Growth) -> None:
     everywhere, dirty = run.everywhere, set(eg.dirty)
     above = None if everywhere else sites.affected(eg, dirty, run.deepest)
     run.likeness.forget(None if everywhere else above)
+    live = sites.live_classes(eg)
     if run.near is not None and not run.step:
         named = {eg.find_class(cls << PERM_BITS): 0 for cls in run.near}
-        _pass(run, [rule for rule in run.rules if rule.mode == "near"], named)
+        _pass(run, [rule for rule in run.rules if rule.mode == "near"], live, named)
         run.sizes.append(eg.enode_count)
         return
-    eg.dirty.clear()
+    eg.dirty = _unused(eg, dirty, live)
     try:
-        changes = _pass(run, always, above)
+        changes = _pass(run, always, live, above)
     except LimitReachedError:
         eg.dirty |= set(eg.classes()) if everywhere else dirty
         raise
@@ -141,7 +142,13 @@ def step(run: Growth) -> None:
         run.saturated = everywhere or not run.everywhere
 
 
-def _pass(run: Growth, rules: Sequence[Rule], above: Mapping[int, int] | None) -> int:
+def _unused(eg: EGraph, classes: Iterable[int], live: Sequence[int]) -> set[int]:
+    """Those of some classes that nothing uses yet and that are not frozen: they are matched when something does."""
+    current = {eg.find_class(cls << PERM_BITS) for cls in classes}
+    return {cls for cls in current.difference(live) if not eg.frozen(cls << PERM_BITS)}
+
+
+def _pass(run: Growth, rules: Sequence[Rule], live: Sequence[int], above: Mapping[int, int] | None) -> int:
     """Match all rules at some live classes, then unite what was found; return the number of changes.
 
     Args:
@@ -150,7 +157,7 @@ def _pass(run: Growth, rules: Sequence[Rule], above: Mapping[int, int] | None) -
     eg = run.eg
     run.step += 1
     run.everywhere = False
-    index = sites.by_operator(eg, _within(sites.live_classes(eg), above))
+    index = sites.by_operator(eg, _within(live, above))
     has_frozen = above is None or any(eg.frozen(cls << PERM_BITS) for cls in above)
     frozen = sites.by_operator(eg, _within(sites.frozen_classes(eg), above) if has_frozen else ())
     for rule in rules:

@@ -298,3 +298,21 @@ def test_growth_is_deterministic() -> None:
         grow(eg, load(), near=eg.classes())
         made.append([(node, eg.op_of(node), eg.attrs_of(node)) for cls in eg.classes() for node in eg.enodes(cls)])
     assert made[0] == made[1]
+
+
+def test_what_nothing_used_is_matched_once_it_is_used() -> None:
+    x = make_input("x", (3,))
+    eg = import_graph(Graph((x,), (mk("exp", x),)))
+    rules = _rules(
+        """
+doubled: A[*a]
+  A + A  ==  2.0 * A
+"""
+    )
+    ref = eg.roots[0]
+    (node,) = eg.enodes(eg.find_class(ref))
+    aside = eg.add("neg", eg.add("add", node[1], node[1]))
+    assert not grow(eg, rules).rules["doubled"].unions
+    eg.union(ref, aside)
+    eg.rebuild()
+    assert grow(eg, rules, near=()).rules["doubled"].unions
