@@ -4,7 +4,8 @@ RULES = """
 dot-assoc: A[*b *m *k]  B[*b *k *l]  C[*b *l *n]
   dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
   prefer live(A) and frozen(B) and frozen(C) and prod(k) * prod(n) <= (prod(k) + prod(n)) * prod(l)
-      or prod(n) * prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l) * (prod(k) + prod(n))
+      or prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l)
+      or (live(A) or live(B)) and prod(n) * prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l) * (prod(k) + prod(n))
 
 adapter-merge: X[*b *m *k]  W[*b *k *n]  A[*b *k *l]  B[*b *l *n]
   dot(X, W, k) + dot(dot(X, A, k), B, l)  ==  dot(X, W + dot(A, B, l), k)

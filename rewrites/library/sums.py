@@ -8,7 +8,8 @@ from each row, and summed over as a mask.
 RULES = """
 product-order: A[*b *c *i *m *k]  B[*b *c *j *p *k *l]  C[*b *i *j *n *l]
   dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
-  prefer prod(n) * prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l) * (prod(k) + prod(n))
+  prefer prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l)
+      or (live(A) or live(B)) and prod(n) * prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l) * (prod(k) + prod(n))
 
 sum-of-product: A[*b *c *m *p *k]  B[*b *c *k *n *q]
   sum(dot(A, B, k), c, m, n)  ==  dot(sum(A, m), sum(B, n), c, k)

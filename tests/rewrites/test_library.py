@@ -194,7 +194,7 @@ def strided() -> Node:
 
 
 def low_rank() -> Node:
-    return dot(dot(frozen("u", 12, 12), frozen("v", 12, 12)), var("x", 12, 1))
+    return dot(dot(frozen("u", 12, 3), frozen("v", 3, 12)), var("x", 12, 1))
 
 
 def adapted(bias: bool) -> Node:
@@ -474,6 +474,18 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
         ("neg-of-difference",),
     ),
 }  # fmt: skip
+
+
+def test_a_power_of_a_frozen_matrix_stays_ahead_of_the_call() -> None:
+    """Its factors would be multiplied with the input one by one, in as many orders as there are sums of powers."""
+    power = frozen("m", 12, 12)
+    for _ in range(6):
+        power = dot(power, power)
+    root = dot(var("x", 2, 12), power)
+    report = grow(egraph(root), load(), deadline=Deadline.within(20.0))
+    assert report.stop == "saturated"
+    assert not report.rules["dot-assoc"].unions
+    assert not report.rules["product-order"].unions
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
