@@ -158,7 +158,8 @@ class Option:
         enode, origin: the e-node and the rule instance that introduced it (None: the program itself).
         apart: whether none of our kernels can compute it.
         indexes: whether it is an index map in any of our kernels (a pad chooses).
-        chains: whether one of our kernels may also compute its operands: a product of live values (attention).
+        chains: whether one of our kernels may also compute its operands: a product of live values (attention), or
+            rows and slices that are picked (of what lies in memory, or of what is picked itself).
     """
 
     __slots__ = ("apart", "chains", "cheap", "control", "ends", "enode", "fid", "form", "frozen", "heavy", "indexes",
@@ -190,7 +191,8 @@ class Option:
         self.cheap = form.op in CHEAP
         self.needs_current = form.op in FOLLOWING
         self.apart = form.op in CONTROL or not is_computed(form.op, form.types)
-        self.chains = form.op in PRODUCTS and len(live) == len(form.shapes)
+        live_product = form.op in PRODUCTS and len(live) == len(form.shapes)
+        self.chains = live_product or TABLE[form.op].family == "indexing"
 
     def __repr__(self) -> str:
         return f"<{self.form.op} of {self.kids}>"

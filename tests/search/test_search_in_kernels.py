@@ -6,14 +6,18 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 
 from costmodel.model.boundary import Boundary
 from costmodel.model.joint import Joint
 from rewrites import library
 from rewrites.build.expander import library_expander
+from rewrites.egraph.convert import import_graph
 from superopt.candidates.candidate import Candidate
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
@@ -88,3 +92,16 @@ def scramble(state: State, rng: random.Random) -> None:
                 layouts = [(c, rng.choice(state.problem.candidates[c]))]
                 state.flip(options, layouts, [(c, rng.choice((RULE, RULE, RULE, FORCE)))])
     state.settle()
+
+
+def test_rows_picked_of_picked_rows_are_one_kernel() -> None:
+    def fn(table: jax.Array, source: jax.Array, kind: jax.Array) -> jax.Array:
+        rows = jnp.swapaxes(table[:, source], 0, 1)
+        return jnp.take_along_axis(rows, kind[:, None, None], axis=1)
+
+    table, source, kind = np.ones((3, 5, 4), np.float32), np.zeros(6, np.int32), np.ones(6, np.int32)
+    snapshot = Snapshot(import_graph(import_function(fn, (table, source, kind)).graph))
+    model = Joint(Moved(), EXPAND, Moved("own"))
+    state = State(Problem(snapshot, Pricer(model), candidates(snapshot), in_kernels=True))
+    picks = [c for c in state.active() if state.chosen(c).form.op == "gather"]
+    assert sorted(state.materialised[c] for c in picks) == [False, True]
