@@ -354,3 +354,15 @@ def test_scores_that_are_read_elsewhere_stay_in_memory() -> None:
 
     regions = partition(graph_of(fn, (2, 40, 16), (2, 40, 16), (2, 40, 16)))
     assert not [r for r in regions if is_chained(r)]
+
+
+def test_a_sum_of_all_quadratic_forms_is_no_chain() -> None:
+    """Its last product has one element, so nothing goes along a vector."""
+
+    def fn(x: Any, w: Any) -> Any:
+        from jax import numpy as jnp
+
+        return jnp.sum(x * (x @ w), 1) @ jnp.ones(x.shape[0], x.dtype)
+
+    program = from_graph(graph_of(fn, (40, 8), (8, 8)).outputs)
+    assert chain(program, program.stages[-1].buffer, WIDE) is None

@@ -320,7 +320,10 @@ class _Chain(_Steps):
             self._share(step)
         with suppress(InputError):  # no factor stands for all terms of the sum
             self.do("factor_out", self.name, reductions(self._stage()).index(self._whole()))
-        lane = [a for a in self._stage().axes if a.extent > 1][-1].symbol
+        long = [a.symbol for a in self._stage().axes if a.extent > 1]
+        if not long:
+            raise InputError(f"stage {self.name} has one element")
+        lane = long[-1]
         for x in dict.fromkeys(self._whole().args[2].operands):  # both factors of a square at once
             if x.symbols.isdisjoint(self._whole().args[1]):
                 continue
