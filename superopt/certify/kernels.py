@@ -29,6 +29,7 @@ from superopt.arrays.bundles import random_values
 from superopt.backends import made
 from superopt.backends.protocol import Backend, CompiledRegion, backend_of
 from superopt.backends.xla import build
+from superopt.certify.beside import ALONE_S, CodeCase, validated_beside
 from superopt.errors import SuperoptError
 from superopt.ir.counters import graph_cost
 from superopt.ir.expr import subexpressions
@@ -67,10 +68,6 @@ _CODE_S = 0.018  # per operation, to write the code of a kernel, to read it, and
 _TOO_LONG = "no time was left for it"
 _TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
-
-
-CodeCase = tuple[Graph, tuple[Any, ...] | None, str]
-"""A region, its schedule, the name of its backend: equal cases have equal code."""
 
 
 def too_large(hot: Graph, specs: Sequence[KernelSpec], live: int) -> dict[int, str]:
@@ -252,6 +249,8 @@ def validate_code(
     most_s: float = math.inf,
     most_elements: int = MOST_IN_FIELD,
     halted: Callable[[], bool] = lambda: False,
+    *,
+    beside: bool = False,
 ) -> ValidatedCode:
     """Validate the machine code of a program's kernels: those not on record anew, the short ones first.
 
@@ -259,6 +258,7 @@ def validate_code(
         most_s: seconds that all may take; kernels that are likely to take longer are unknown.
         most_elements: most elements in the buffers of a kernel; larger ones are unknown.
         halted: no further validation begins once it returns true.
+        beside: use further processes where that takes less time.
 
     Raises:
         InputError: specs that do not fit the program.
@@ -266,11 +266,14 @@ def validate_code(
     cases = _cases(hot, specs)
     verdicts = {case: _recorded(case) for case in cases}
     seconds = {case: _field_s(case[0]) for case, said in verdicts.items() if said is None}
-    deadline = Deadline.within(most_s)
-    for case in sorted(seconds, key=lambda case: seconds[case]):
-        verdicts[case] = KernelVerdict(UNKNOWN, _TOO_LONG, 0.0)
-        if not halted() and seconds[case] <= deadline.left_s:
-            verdicts[case] = validated(backend_of(case[2]), case[0], case[1], most_elements)
+    deadline, waiting = Deadline.within(most_s), sorted(seconds, key=lambda case: seconds[case])
+    shared = beside and sum(seconds.values()) > ALONE_S
+    with validated_beside([case for case in waiting[::-1] if shared and _fits(case[0], most_elements)]) as done:
+        for case in waiting:
+            verdicts[case] = KernelVerdict(UNKNOWN, _TOO_LONG, 0.0)
+            if not halted() and seconds[case] <= deadline.left_s:
+                said = _recorded(case) if done(case) else None
+                verdicts[case] = said or validated(backend_of(case[2]), case[0], case[1], most_elements)
     unknown, refuted, untried = Counter[str](), dict[int, Refutation](), set[int]()
     for case, verdict in verdicts.items():
         assert verdict is not None
@@ -288,8 +291,7 @@ def validated(
     backend: Backend, graph: Graph, trace: tuple[Any, ...] | None, most_elements: int = MOST_IN_FIELD
 ) -> KernelVerdict:
     """Return the verdict on a region's machine code; unknown where validation fails or takes too much memory."""
-    most_elements = min(most_elements, own().memory_bytes // (_PART_OF_MEMORY * _FIELD_BYTES) or most_elements)
-    if sum(math.prod(buffer.shape) for buffer in from_graph(graph.outputs).buffers) <= most_elements:
+    if _fits(graph, most_elements):
         try:
             return backend.validate(graph, trace)
         except MemoryError:
@@ -297,6 +299,12 @@ def validated(
         except Exception as error:  # unforeseen text: the program must not be lost with it
             return KernelVerdict(UNKNOWN, f"validation failed: {in_one_line(error)}", 0.0)
     return KernelVerdict(UNKNOWN, _TOO_MUCH, 0.0)
+
+
+def _fits(graph: Graph, most_elements: int) -> bool:
+    """Whether the buffers of a region have no more elements than this, and than memory has room for in the field."""
+    most_elements = min(most_elements, own().memory_bytes // (_PART_OF_MEMORY * _FIELD_BYTES) or most_elements)
+    return sum(math.prod(buffer.shape) for buffer in from_graph(graph.outputs).buffers) <= most_elements
 
 
 def code_s(hot: Graph, specs: Sequence[KernelSpec]) -> float:

@@ -15,6 +15,7 @@ from superopt.certify.kernels import (
     MOST_ELEMENTS,
     MOST_SECONDS,
     ValidatedCode,
+    code_s,
     disagreeing,
     too_large,
     validate_code,
@@ -23,6 +24,8 @@ from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.specs import KernelSpec
 from superopt.machine.fallback import in_one_line
+
+_NO_TIME = "no time was left for its validation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,12 @@ def left_out(chosen: Sequence[KernelSpec], error: Exception) -> dict[str, str]:
 def _judged(hot: Graph, chosen: Sequence[KernelSpec], live: int, *, called: bool) -> TakenKernels:
     late = {} if called else too_large(hot, chosen, live)
     asked = [i for i in range(len(chosen)) if i not in late]
-    code = validate_code(hot, [chosen[i] for i in asked], math.inf if called else MOST_SECONDS, MOST_ELEMENTS)
+    if not called and code_s(hot, [chosen[i] for i in asked]) > MOST_SECONDS:  # the call does it at once, and faster
+        late, asked = dict.fromkeys(range(len(chosen)), _NO_TIME) | late, []
+    most_s = math.inf if called else MOST_SECONDS
+    code = validate_code(hot, [chosen[i] for i in asked], most_s, MOST_ELEMENTS, beside=called)
     left = {asked[j]: str(why) for j, why in code.refuted.items()}
-    late |= {asked[j]: "no time was left for its validation" for j in code.untried}
+    late |= {asked[j]: _NO_TIME for j in code.untried}
     run = [i for i in asked if i not in late and i not in left]
     left |= {run[j]: why for j, why in disagreeing(hot, [chosen[i] for i in run]).items()}
     kernels = tuple([chosen[i] for i in run if i not in left])

@@ -122,7 +122,7 @@ def _with_kernels(
     try:
         count, cause = prove_kernels(hot, kernels, ScheduleLedger(store))
         if not cause:
-            code = validate_code(hot, kernels, most_s)
+            code = validate_code(hot, kernels, most_s, beside=True)
             cause = "".join(map(str, [*code.refuted.values()][:1]))
     except InputError as error:
         count, cause = 0, f"its kernels cannot be made on this machine: {error.args[0]}"

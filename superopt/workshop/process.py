@@ -165,11 +165,7 @@ class Worker:
         if self._asking not in (None, threading.get_ident()):
             return
         self._process = None
-        process.wait()
-        for stream in (process.stdin, process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        _reap(process)
         os.close(self._events)
         self._events, self._buffer = -1, b""
 
@@ -191,6 +187,8 @@ class Worker:
         try:
             forked = forks.fork(limits, changes, theirs, lambda: self._over) if self.forked else None
             if self._over:
+                if forked is not None:
+                    _reap(forked)
                 raise WorkerDiedError(Failure("exit", ENDED))
             self._process = forked or _started(limits, changes, theirs)
         except BaseException:
@@ -265,6 +263,16 @@ def _started(arguments: Sequence[str], changes: Mapping[str, str], events: int) 
         pass_fds=(events,), start_new_session=True,
         env={**forks.ENVIRONMENT, **os.environ, **changes, "PYTHONPATH": path},
     )  # fmt: skip
+
+
+def _reap(process: forks.Process) -> None:
+    """End a process, and close its streams."""
+    _kill(process)
+    process.wait()
+    for stream in (process.stdin, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
 
 
 def _kill(process: forks.Process) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,13 +20,15 @@ import pytest
 import superopt
 from superopt.backends import made, native
 from superopt.backends.native import Native
-from superopt.certify import taking
-from superopt.certify.kernels import ValidatedCode, code_s, validate_code
+from superopt.certify import beside, taking
+from superopt.certify.beside import CodeCase, validated_beside
+from superopt.certify.kernels import ValidatedCode, code_s, validate_code, was_validated
 from superopt.files.seals import sealed
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
+from superopt.ir.text import print_graph
 from superopt.kernels.choose.partition import partition
-from superopt.kernels.choose.specs import KernelSpec, specs_of
+from superopt.kernels.choose.specs import KernelSpec, regions_of, specs_of
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import supported
 from superopt.lab.bench.faults.results import failing
@@ -259,6 +262,68 @@ def test_a_loaded_program_is_not_lost_with_its_kernels(
     assert loaded.kernels == ()
     assert all("No space left" in why for why in loaded.refused.values())
     assert len(loaded.refused) == 2
+
+
+def cases_of(graph: Graph, choices: Sequence[KernelSpec]) -> list[CodeCase]:
+    return [(r.graph, c.trace, c.backend) for r, c in zip(regions_of(graph, choices), choices, strict=True)]
+
+
+def test_a_worker_validates_kernels_beside_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, choices = kernels()
+    cases = cases_of(graph, choices)
+    with validated_beside(cases) as done:
+        end = Deadline.within(120.0)
+        while not end.is_over and not all(was_validated(Native(), region, trace) for region, trace, _ in cases):
+            time.sleep(0.05)
+        assert [done(case) for case in cases] == [True, True]
+    asked = counted(monkeypatch)
+    assert validate_code(graph, choices) == ValidatedCode(2)
+    assert asked == []
+
+
+def test_kernels_that_take_longer_than_a_load_all_wait_for_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There they are shared with workers."""
+    graph, choices = kernels()
+    monkeypatch.setattr(taking, "MOST_SECONDS", code_s(graph, choices) * 0.99)
+    asked = counted(monkeypatch)
+    assert taking.take_kernels(graph, choices, 1, called=False).waiting
+    assert asked == []
+    assert taking.take_kernels(graph, choices, 1, called=True).code == ValidatedCode(2)
+
+
+def test_what_no_worker_has_begun_or_finished_is_left_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = cases_of(*kernels())
+    with validated_beside(cases) as done:
+        assert not done(cases[1]), "no worker has started"
+    monkeypatch.setattr(beside, "_VALIDATE", "superopt.make.making:nothing")
+    begun = threading.Event()
+    monkeypatch.setattr(beside, "print_graph", lambda graph: begun.set() or print_graph(graph))
+    with validated_beside(cases) as done:
+        assert begun.wait(120.0)
+        assert not done(cases[0]), "its worker has failed"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_verdict_of_a_worker_counts_where_it_is_kept(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that says it has validated a kernel is not believed without the record."""
+    graph, choices = kernels()
+    shared: list[CodeCase] = []
+
+    @contextmanager
+    def beside_this(cases: Sequence[CodeCase]) -> Iterator[Callable[[CodeCase], bool]]:
+        shared.extend(cases)
+        for region, trace, _ in cases if kept else ():
+            Native().validate(region, trace)
+        yield lambda case: True
+
+    monkeypatch.setattr("superopt.certify.kernels.validated_beside", beside_this)
+    monkeypatch.setattr("superopt.certify.kernels.ALONE_S", 0.0)
+    assert validate_code(graph, choices, 0.0).untried == {0, 1}
+    assert shared == [], "only where it is asked for"
+    asked = counted(monkeypatch)
+    assert validate_code(graph, choices, beside=True) == ValidatedCode(2)
+    assert len(shared) == 2
+    assert len(asked) == 2, "by the worker or by this process"
 
 
 def test_a_check_that_is_interrupted_waits_for_no_validation(monkeypatch: pytest.MonkeyPatch) -> None:

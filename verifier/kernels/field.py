@@ -102,6 +102,7 @@ class Field(FieldArithmetic):
         odd = [self.key("maximum", name) & P | 1 for name in ("first", "second")]
         self.factors = (odd[0], odd[1], pow(odd[0], -1, P + 1), pow(odd[1], -1, P + 1))
         self._reciprocals: dict[float, float] = {}
+        self._numbers: dict[float, int] = {}
         for c in sorted({c for c in divisors if c}, key=abs, reverse=True):
             if c not in self._reciprocals:  # of two divisors that are each other's reciprocals, one stands for itself
                 self._reciprocals[float(np.float32(1) / np.float32(c))] = c
@@ -120,9 +121,11 @@ class Field(FieldArithmetic):
         if value in (float("inf"), float("-inf")):
             low = int(self.unscrambled(np.zeros((), _U))) % P
             return low if value < 0 else (P - low) % P
-        if value in self._reciprocals:
-            return pow(self._number(self._reciprocals[value]), P - 2, P)
-        return self._number(value)
+        if value not in self._numbers:  # vectors of constants repeat one
+            divisor = self._reciprocals.get(value)
+            found = self._number(value) if divisor is None else pow(self._number(divisor), P - 2, P)
+            self._numbers[value] = found
+        return self._numbers[value]
 
     def _number(self, value: float) -> int:
         """The element that a finite number stands for."""

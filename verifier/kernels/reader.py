@@ -6,6 +6,7 @@ It accepts the constructs that kernels consist of and refuses all others by name
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import struct
@@ -42,8 +43,7 @@ class Type(NamedTuple):
         return Type(element, self.lanes)
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """An operand: a name (`%x`), or a constant with one value per lane, one for a scalar; None is poison."""
 
     type: Type
@@ -96,7 +96,7 @@ class _Line:
         return self.tokens[self.at]
 
     def take(self, wanted: str = "") -> str:
-        token = self.peek()
+        token = self.tokens[self.at]
         if not token or (wanted and token != wanted):
             raise Unread(f"the line {self.text.strip()!r}")
         self.at += 1
@@ -109,15 +109,17 @@ class _Line:
         return present
 
     def type(self) -> Type:
-        match = _TYPE.fullmatch(self.take())
-        if match is None:
+        type_ = _type_of(self.take())
+        if type_ is None:
             raise Unread(f"a type in {self.text.strip()!r}")
-        return Type(match[2], int(match[1])) if match[1] else Type(match[3], 0)
+        return type_
 
     def operand(self, type_: Type) -> Operand:
         """Read a name or a constant of this type."""
-        if self.peek().startswith("%"):
-            return Operand(type_, self.take())
+        token = self.tokens[self.at]
+        if token[:1] == "%":
+            self.at += 1
+            return Operand(type_, token)
         count = type_.lanes or 1
         for word, value in (("zeroinitializer", 0), ("poison", None)):
             if self.has(word):
@@ -153,6 +155,15 @@ class _Line:
     def end(self) -> None:
         if self.peek():
             raise Unread(f"the end of {self.text.strip()!r}")
+
+
+@functools.lru_cache(maxsize=256)
+def _type_of(token: str) -> Type | None:
+    """Return the type of a token; None where it is none."""
+    match = _TYPE.fullmatch(token)
+    if match is None:
+        return None
+    return Type(match[2], int(match[1])) if match[1] else Type(match[3], 0)
 
 
 def _number(token: str, element: str) -> float | int:
@@ -316,13 +327,16 @@ _BINARY = frozenset("add sub mul udiv urem sdiv srem and or xor shl lshr fadd fs
 _CASTS = frozenset("trunc sext zext sitofp uitofp fpext fptrunc bitcast".split())  # noqa: SIM905
 
 
+_LOOP_HINT = re.compile(r"^(br .*), !llvm\.loop !\d+$")
+
+
 def instruction(text: str) -> Instruction:
     """Parse one instruction.
 
     Raises:
         Unread: kernels have no such instruction.
     """
-    line, name = _Line(re.sub(r"^(br .*), !llvm\.loop !\d+$", r"\1", text)), ""
+    line, name = _Line(_LOOP_HINT.sub(r"\1", text) if text[:2] == "br" else text), ""
     if line.tokens[1:2] == ["="]:
         name = line.take()
         line.take("=")
@@ -336,12 +350,13 @@ _FORMS = {  # T: a type, X: an operand with its type, Y: one of the type of X, W
     **dict.fromkeys(("select", "insertelement", "shufflevector"), "X , X , X"), "extractelement": "X , X", "fneg": "X",
     "getelementptr": "T , X , X", "load": "T , X A", "store": "X , X A", "alloca": "[ N x T ] A",
 }  # fmt: skip
+_PARTS = {op: tuple(form.split()) for op, form in _FORMS.items()}
 
 
 def _formed(line: _Line, name: str, op: str) -> Instruction:
     """Parse the rest of an instruction by its form in `_FORMS`."""
     xs, words, type_, align = list[Operand](), list[str](), VOID, 0
-    for part in _FORMS[op].split():
+    for part in _PARTS[op]:
         if part == "X":
             xs.append(line.typed())
         elif part == "Y":
