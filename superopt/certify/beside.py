@@ -19,11 +19,9 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
 from superopt.machine.facts import usable_cores
 from superopt.workshop.job import Job, WorkerDiedError
-from superopt.workshop.process import ONE_KERNEL, Worker
+from superopt.workshop.process import MOST_PROCESSES, ONE_KERNEL, Worker
 
 _VALIDATE = "superopt.make.making:validate"
-_MOST = 3  # workers: each one loads its modules, and holds 0.3 GB
-ALONE_S = 4.0  # of validation that this process does alone: a worker is ready after 2 s, in which it takes a core
 
 CodeCase = tuple[Graph, tuple[Any, ...] | None, str]
 """A region, its schedule, the name of its backend: equal cases have equal code."""
@@ -39,7 +37,7 @@ def validated_beside(cases: Sequence[CodeCase]) -> Iterator[Callable[[CodeCase],
     Args:
         cases: the kernels, those first that the workers take first.
     """
-    count = min(_MOST, usable_cores() - 1)
+    count = min(MOST_PROCESSES, usable_cores()) - 1
     if not count or not cases:
         yield lambda case: False
         return

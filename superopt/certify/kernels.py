@@ -29,7 +29,7 @@ from superopt.arrays.bundles import random_values
 from superopt.backends import made
 from superopt.backends.protocol import Backend, CompiledRegion, backend_of
 from superopt.backends.xla import build
-from superopt.certify.beside import ALONE_S, CodeCase, validated_beside
+from superopt.certify.beside import CodeCase, validated_beside
 from superopt.errors import SuperoptError
 from superopt.ir.counters import graph_cost
 from superopt.ir.expr import subexpressions
@@ -267,7 +267,7 @@ def validate_code(
     verdicts = {case: _recorded(case) for case in cases}
     seconds = {case: _field_s(case[0]) for case, said in verdicts.items() if said is None}
     deadline, waiting = Deadline.within(most_s), sorted(seconds, key=lambda case: seconds[case])
-    shared = beside and sum(seconds.values()) > ALONE_S
+    shared = beside and sum(seconds.values()) > MOST_SECONDS  # a worker is ready after 2 s of a core
     with validated_beside([case for case in waiting[::-1] if shared and _fits(case[0], most_elements)]) as done:
         for case in waiting:
             verdicts[case] = KernelVerdict(UNKNOWN, _TOO_LONG, 0.0)

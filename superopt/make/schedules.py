@@ -30,11 +30,11 @@ from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.budget import LEAST_S, WORTH
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
-from superopt.make.trials import MOST_PROCESSES, OptionalTrace, Trial, TrialPool
+from superopt.make.trials import OptionalTrace, Trial, TrialPool
 from superopt.schedules.tune import ScheduleSearch, TunedSchedule, builders
 from superopt.store import Store
 from superopt.workshop.job import JobWorker, WorkerDiedError, resolve
-from superopt.workshop.process import ended_by_interrupts
+from superopt.workshop.process import MOST_PROCESSES, ended_by_interrupts
 from superopt.workshop.scheduler import LOCAL, Executor, Workers, again_where_lost
 from verifier.schedules.ledger import ScheduleLedger
 

@@ -32,11 +32,10 @@ from superopt.machine.speedup import Speedup
 from superopt.measure.kernels import XLA
 from superopt.report.data import NativeKernel
 from superopt.workshop.job import FILES, Event, Failure, Job, JobKind
-from superopt.workshop.process import ONE_KERNEL
+from superopt.workshop.process import MOST_PROCESSES, ONE_KERNEL
 from superopt.workshop.scheduler import LOCAL, Executor, Workshop, alike
 
 _WAIT_S = 0.3  # as long as most kernels take
-MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
 _JOBS = "superopt.make.making"
 _Wanted = tuple[JobKind, Graph, OptionalTrace]
 

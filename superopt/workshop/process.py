@@ -65,6 +65,8 @@ class ProcessLimits:
         return machine.describe().memory_bytes * 3 // 4 or 8 << 30
 
 
+MOST_PROCESSES = 4
+"""Processes that make or validate kernels at once: one that has made some takes 0.28 GB."""
 ONE_KERNEL = ProcessLimits(silence_s=60.0)
 """Limits of workers that build and time one kernel at a time, for which a few seconds are slow."""
 

@@ -317,7 +317,7 @@ def test_a_verdict_of_a_worker_counts_where_it_is_kept(kept: bool, monkeypatch: 
         yield lambda case: True
 
     monkeypatch.setattr("superopt.certify.kernels.validated_beside", beside_this)
-    monkeypatch.setattr("superopt.certify.kernels.ALONE_S", 0.0)
+    monkeypatch.setattr("superopt.certify.kernels.MOST_SECONDS", 0.0)
     assert validate_code(graph, choices, 0.0).untried == {0, 1}
     assert shared == [], "only where it is asked for"
     asked = counted(monkeypatch)

@@ -118,7 +118,7 @@ def test_a_program_is_valid_where_its_kernels_are(
     cause: str, code: ValidatedCode, valid: bool, result: Optimized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(revalidate, "prove_kernels", lambda *_: (1, cause))
-    monkeypatch.setattr(revalidate, "validate_code", lambda *_: code)
+    monkeypatch.setattr(revalidate, "validate_code", lambda *_, **__: code)
     found = replace(validate_optimized(result), exactness="exact")
     told = revalidate._with_kernels(found, result.program.hot, KERNEL, None, math.inf)
     assert (found.valid, told.valid, bool(told.cause)) == (True, valid, not valid)

@@ -123,8 +123,8 @@ class Field(FieldArithmetic):
             return low if value < 0 else (P - low) % P
         if value not in self._numbers:  # vectors of constants repeat one
             divisor = self._reciprocals.get(value)
-            found = self._number(value) if divisor is None else pow(self._number(divisor), P - 2, P)
-            self._numbers[value] = found
+            number = self._number(value) if divisor is None else pow(self._number(divisor), P - 2, P)
+            self._numbers[value] = number
         return self._numbers[value]
 
     def _number(self, value: float) -> int:
