@@ -1,10 +1,11 @@
-"""The command `superopt verify`: rules and statements of files, the library, saved programs, pairs of programs."""
+"""The command `superopt verify`: rules and statements of files, the library, saved programs, packages, pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,6 +52,9 @@ def verify(files: Sequence[str], dims: tuple[str, ...], numerics: str, as_json: 
     So are two StableHLO modules A.mlir B.mlir, as text or as the bytes that jax.export writes.  So are two programs
     A.py:NAME B.py:NAME, where NAME() returns (function, arguments): for the sizes of the arguments, or for all sizes
     where arguments are shapes over names ("b 64").
+
+    A FOLDER that superopt build wrote is checked against its certificates: digests of its files, weights and plan, and
+    the plan by a checker of its own.
     """
     kinds = {kind for kind in map(_kind_of, files) if kind}
     one = _request(files, asked, compared=bool(kinds))
@@ -66,6 +70,10 @@ def verify(files: Sequence[str], dims: tuple[str, ...], numerics: str, as_json: 
         return OK if pair.status == PROVED else UNVERIFIED
     if dims:
         raise UsageError("--dims gives sizes of two programs, and none are named")
+    if len(files) == 1 and Path(files[0]).is_dir() and not one:
+        package = import_module("superopt.native.package.certificates").check_package(Path(files[0]))
+        emit(package.to_json()) if as_json else click.echo(str(package))
+        return OK if package.valid else UNVERIFIED
     if one == "--program":
         with Store() as store:
             validate_file = later.validation().validate_file

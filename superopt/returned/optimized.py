@@ -16,7 +16,7 @@ import numpy as np
 from superopt.backends.mixed import MixedExecutable
 from superopt.backends.options import jit_with
 from superopt.backends.xla import XlaExecutable, build
-from superopt.certify.taking import take_kernels
+from superopt.certify.taking import TakenKernels, take_kernels
 from superopt.errors import InputError
 from superopt.files.trees import read_tree, tree_data
 from superopt.frontends.jax.boundary import outside, user_function
@@ -33,7 +33,7 @@ from superopt.native.lowering import LeftToXla
 from superopt.report.data import Report
 from superopt.returned import later, saved
 from superopt.returned.facts import digest_of
-from superopt.returned.packaged import package
+from superopt.returned.packaged import native_of, package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -172,24 +172,31 @@ class Optimized(Unique, Generic[P, R]):
     def build(self, folder: str | Path, name: str = "") -> Path:
         """Write a C library, its weights and a loader into a folder (see `superopt.native.package.write`).
 
+        Kernels without a record are validated first, as by `save`; `superopt verify FOLDER` reads the certificates.
+
         Args:
             folder: is made where it does not exist.
             name: of the library and its functions; the folder's where it is empty.
 
         Raises:
-            PackageError: an op is left to XLA or to the host, or the compiler fails.
+            PackageError: an op is left to XLA or to the host, a kernel cannot be used, or the compiler fails.
             UsageError: the folder cannot be made, or the name cannot be that of a library.
             MissingExtraError: there is no C compiler.
         """
-        return package(self.imported, self.executable, self.report, Path(folder), name)
+        native = native_of(self.imported, self.executable, self.report)
+        return package(self.imported, native, self._judged_kernels(), self.report, Path(folder), name)
 
     def _validated_native(self) -> tuple[NativeProgram, Mapping[str, Any]] | None:
         """The native program with the verdicts on its code; None where there is none, or a kernel is in doubt."""
         made = self.executable
         if not isinstance(made, MixedExecutable) or made.options or made.refused or isinstance(made.native, LeftToXla):
             return None
-        taken = take_kernels(self.program.hot, self.kernels, len(self.imported.live), called=True)
+        taken = self._judged_kernels()
         return (made.native, taken.code.figures()) if taken.kernels == self.kernels else None
+
+    def _judged_kernels(self) -> TakenKernels:
+        """The kernels, judged as at the first call of a loaded program."""
+        return take_kernels(self.program.hot, self.kernels, len(self.imported.live), called=True)
 
     def _plain_prepared(self) -> tuple[Any, ...]:
         """The prepared tensors of the program without kernels, which every machine can read."""

@@ -10,6 +10,8 @@ from jax import tree_util
 
 from superopt.backends.mixed import MixedExecutable
 from superopt.backends.xla import XlaExecutable
+from superopt.certify.kernels import ValidatedCode
+from superopt.certify.taking import TakenKernels
 from superopt.errors import PackageError
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.native.lowering import LeftToXla, lower
@@ -17,38 +19,44 @@ from superopt.native.package.link import library_name
 from superopt.native.package.write import PackageLabels, write_package
 from superopt.native.running import NativeProgram
 from superopt.report.data import Report
+from verifier.kernels.check import version
 
 
-def package(imported: Imported, executable: XlaExecutable, report: Report, folder: Path, name: str) -> Path:
+def package(
+    imported: Imported, native: NativeProgram, taken: TakenKernels, report: Report, folder: Path, name: str
+) -> Path:
     """Write the package of a function; return its folder.
 
     Args:
         imported: the function.
-        executable: the program.
+        native: the program.
+        taken: its kernels, judged.
         report: of its optimisation.
         folder: is made where it does not exist.
         name: of the library; the folder's where it is empty.
 
     Raises:
-        PackageError: an op is left to XLA or to the host, or the compiler fails.
+        PackageError: a kernel cannot be used, or the compiler fails.
         UsageError: the folder cannot be made, or the name cannot be that of a library.
         MissingExtraError: there is no C compiler.
     """
+    for kernel, why in taken.left.items():
+        raise PackageError(f"{report.program}: {kernel}: {why}")
     labels = PackageLabels(
         name=library_name(name, folder),
         program=report.program,
         inputs=tuple(imported.names[i] for i in imported.live),
         outputs=imported.titles or _names_of_results(imported.out_tree),
-        record=_record(report),
+        record=_record(report, taken.code),
     )
-    return write_package(_native(imported, executable, report), folder, labels)
+    return write_package(native, folder, labels)
 
 
-def _native(imported: Imported, executable: XlaExecutable, report: Report) -> NativeProgram:
+def native_of(imported: Imported, executable: XlaExecutable, report: Report) -> NativeProgram:
     """Return the program without XLA.
 
     Raises:
-        PackageError: there is none.
+        PackageError: an op is left to XLA or to the host.
     """
     on_host = Counter[str]()
     for part in (imported.head, imported.tail):
@@ -80,15 +88,16 @@ def _names_of_results(tree: Any) -> tuple[str, ...]:
     return tuple([f"output{name or 0}" if name.isdigit() or not name else name for name in names])
 
 
-def _record(report: Report) -> dict[str, Any]:
+def _record(report: Report, code: ValidatedCode) -> dict[str, Any]:
     """Return how the program was checked, in short."""
     return {
         "verdict": report.verdict,
         "speedup": report.speedup.to_json(),
         "baseline": report.baseline,
         "exactness": report.exactness,
-        "rewrites": len(report.rewrites),
-        "implementation": dict(report.implementation),
+        "implementation": {name: x for name, x in report.implementation.items() if name != "code"},
+        "rules": {used.rule: used.certificate for used in report.rewrites},
+        "code": {**code.figures(), "by": version()},
         "max_rel_error": None if report.numerics is None else report.numerics.max_rel_error,
         "made": report.made,
     }

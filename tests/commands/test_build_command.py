@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from superopt.certify.kernels import ValidatedCode
+from superopt.certify.taking import TakenKernels
 from superopt.commands.main import main_with
 from superopt.kernels.llvm.cpu import supported
 from tests.support.onnx_models import info, model, node
@@ -55,9 +57,22 @@ def test_a_function_becomes_a_library(capsys: pytest.CaptureFixture[str], progra
     assert [x["name"] for x in facts["inputs"]] == ["x"]
     assert [x["name"] for x in facts["outputs"]] == ["logits", "same"]
     assert facts["record"]["implementation"]["kernels"] >= 1
+    assert (facts["record"]["code"]["validated"], facts["record"]["code"]["unknown"]) == (len(facts["kernels"]), {})
+    status, said, _ = run(capsys, "verify", str(out))
+    assert (status, "signed by this store, which made it: the code of" in said) == (0, True)
     code = "import tiny_net, numpy as np; a, b = tiny_net.load()(x=np.ones((3, 16), 'f4')); print(a[2, 3], b.sum())"
     done = subprocess.run([sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=True)
     assert [float(x) for x in done.stdout.split()] == pytest.approx([np.tanh(np.tanh(0.5) / 2), 48.0])
+
+
+def test_a_kernel_in_doubt_is_in_no_package(
+    capsys: pytest.CaptureFixture[str], program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubt = TakenKernels((), ValidatedCode(), {"kernel of value 1": "its code is wrong"}, False)
+    monkeypatch.setattr("superopt.returned.optimized.take_kernels", lambda *_, **__: doubt)
+    status, _, wrong = run(capsys, "build", f"{program}:made", "-o", str(tmp_path / "out"), *FLAGS)
+    assert (status, "kernel of value 1: its code is wrong" in wrong) == (2, True), wrong
+    assert not (tmp_path / "out").exists()
 
 
 def test_results_of_a_model_have_the_names_of_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

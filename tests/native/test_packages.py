@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,8 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from superopt.errors import MissingExtraError, PackageError, UsageError
+from superopt.commands.console import OK, UNVERIFIED
+from superopt.commands.verify import verify
+from superopt.errors import InputError, MissingExtraError, PackageError, UsageError
 from superopt.ir.types import TensorType
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.llvm.module import Module
@@ -26,6 +30,7 @@ from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Code, Phase, build
 from superopt.native.lowered import Lowered
 from superopt.native.package import link, write
+from superopt.native.package.certificates import check_package
 from superopt.native.package.elf import renamed
 from superopt.native.package.write import PackageLabels, write_package
 from superopt.native.plan import ARGUMENT, OUTPUT, NativePlan, PlanSlot, PlanStep
@@ -44,6 +49,9 @@ ALONE = (
 )
 """First lines of a process that has NumPy alone."""
 
+CODE = {"validated": 2, "unknown": {"odd": 1}, "by": "1"}
+RECORD = {"rules": {"a-rule": "its proof"}, "code": CODE, "exactness": "real"}
+
 
 def name_of(name: str) -> str:
     return name.replace(" ", "_")
@@ -53,7 +61,7 @@ def packaged(name: str, folder: Path) -> Path:
     """The package of a case."""
     _, program, arrays = case(name)
     outputs = tuple(f"y{i}" for i in range(len(program(*arrays))))
-    labels = PackageLabels(name_of(name), name, tuple(f"x{i}" for i in range(len(arrays))), outputs, {})
+    labels = PackageLabels(name_of(name), name, tuple(f"x{i}" for i in range(len(arrays))), outputs, RECORD)
     return write_package(program, folder, labels)
 
 
@@ -148,7 +156,7 @@ def test_a_task_that_finds_no_memory_has_the_reserve(tmp_path: Path) -> None:
     slots = tuple(PlanSlot(kind, 0, TensorType((1,), "float32")) for kind in (ARGUMENT, OUTPUT))
     plan = NativePlan(slots, (PlanStep(kernel.digest, (0,), (1,)),), 0)
     program = NativeProgram(Lowered(plan, {kernel.digest: kernel}, (), ()), (), tuple)
-    package = write_package(program, tmp_path / "roomy", PackageLabels("roomy", "roomy", ("x",), ("y",), {}))
+    package = write_package(program, tmp_path / "roomy", PackageLabels("roomy", "roomy", ("x",), ("y",), RECORD))
     code = (
         "import resource, roomy\n"
         "program, x = roomy.load(), np.full(1, 3, 'f4')\n"
@@ -280,6 +288,137 @@ def test_the_facts_of_a_package(packages: dict[str, Path]) -> None:
     assert [x["at"] % 64 for x in facts["weights"]] == [0] * len(program.weights)
     assert facts["inputs"] == [{"name": "x0", "shape": [7, 24], "dtype": "float32", "bytes": 672}]
     assert {"processor", "versions", "record", "files"} <= facts.keys()
+
+
+def changed_facts(package: Path, **changes: Any) -> None:
+    path = package / "mlp.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.fixture
+def package(packages: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of a package, to be changed."""
+    return shutil.copytree(packages["mlp"], tmp_path / "mlp")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_package_is_as_its_certificates_say(name: str, packages: dict[str, Path]) -> None:
+    found = check_package(packages[name])
+    assert (found.valid, found.signed, found.differences) == (True, True, ())
+    told = str(found)
+    assert "checked: 6 files have the digests" in told
+    assert "signed by this store, which made it: the code of 2 kernels is validated" in told
+    assert "that of 1 is not: odd" in told
+
+
+@pytest.mark.parametrize("file", ["libmlp.so", "mlp.h", "mlp.weights", "mlp.py", "main.c", "CMakeLists.txt"])
+def test_a_file_of_a_package_that_has_changed_is_named(file: str, package: Path) -> None:
+    content = bytearray((package / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (package / file).write_bytes(content)
+    assert check_package(package).differences == (f"{file} has changed since the package was made",)
+    (package / file).unlink()
+    assert check_package(package).differences == (f"{file} is missing",)
+
+
+def test_certificates_that_have_changed_are_refused(package: Path) -> None:
+    changed_facts(package, record={**RECORD, "code": {**CODE, "unknown": {}}})
+    assert check_package(package).differences == ("mlp.json is not what this store has signed",)
+    facts = json.loads((package / "mlp.json").read_text())
+    (package / "mlp.weights").write_bytes(b"1")
+    files = {**facts["files"], "mlp.weights": hashlib.sha256(b"1").hexdigest()}
+    changed_facts(package, files=files)
+    assert check_package(package).differences == ("mlp.json is not what this store has signed",)
+
+
+def test_certificates_of_another_store_are_told_as_such(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(package.parent / "another"))
+    found = check_package(package)
+    assert (found.valid, found.signed) == (True, False)
+    assert "signed by another store, whose word it is: the code of 2 kernels" in str(found)
+
+
+def swapped(facts: dict[str, Any]) -> None:
+    """Let the last step read what the first one reads."""
+    facts["plan"]["steps"][-1]["reads"] = facts["plan"]["steps"][0]["reads"]
+
+
+def moved(facts: dict[str, Any]) -> None:
+    facts["plan"]["slots"][0]["at"] += 1000
+
+
+def other_type(facts: dict[str, Any]) -> None:
+    facts["inputs"][0]["dtype"] = "int32"
+
+
+def overlapping(facts: dict[str, Any]) -> None:
+    facts["weights"][1]["at"] = facts["weights"][0]["at"]
+
+
+def other_buffers(facts: dict[str, Any]) -> None:
+    kernel = next(iter(facts["kernels"].values()))
+    kernel["buffers"][0][1] += 4
+
+
+def fewer_kernels(facts: dict[str, Any]) -> None:
+    facts["kernels"].popitem()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (swapped, "the plan: "),
+        (moved, "the plan: "),
+        (other_type, "its inputs are not those of the plan"),
+        (overlapping, "weight 1 does not lie where the plan reads it"),
+        (other_buffers, "the plan: "),
+        (fewer_kernels, "the plan: "),
+        (lambda facts: facts["weights"].pop(), "weights, the plan"),
+        (lambda facts: facts["files"].popitem(), "it names other files than"),
+    ],
+)
+def test_the_word_of_a_stranger_is_checked_where_it_can_be(change: Any, told: str, package: Path) -> None:
+    """Its signature and digests may be those of what it wrote."""
+    facts = json.loads((package / "mlp.json").read_text())
+    change(facts)
+    plan_sha256 = hashlib.sha256(json.dumps(facts["plan"], sort_keys=True).encode()).hexdigest()
+    (package / "mlp.json").write_text(json.dumps({**facts, "plan_sha256": plan_sha256, "key": "another"}))
+    found = check_package(package)
+    assert not found.valid
+    assert any(told in line for line in found.differences), found.differences
+    (package / "mlp.json").write_text(json.dumps({**facts, "key": "another"}))
+    if told == "the plan: " and change in (swapped, moved):
+        assert "the plan has changed since the package was made" in check_package(package).differences
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"format": 1}, {"plan": []}, {"plan": {"slots": 1}}, {"weights": [3]}, {"kernels": {"a": 1}}, {"record": {}},
+     {"signature": 5}, {"files": {"../x": "y"}, "inputs": None}, {"name": "other"}],
+)  # fmt: skip
+def test_what_is_no_certificate_is_refused_with_an_error(changes: dict[str, Any], package: Path) -> None:
+    changed_facts(package, **changes)
+    with pytest.raises(InputError, match="is no package that can be checked") as raised:
+        check_package(package)
+    assert "superopt build" in str(raised.value.hint)
+
+
+def test_a_folder_of_no_package_or_of_two(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds 0 packages"):
+        check_package(tmp_path)
+    shutil.copy(package / "mlp.h", package / "other.h")
+    shutil.copy(package / "mlp.json", package / "other.json")
+    with pytest.raises(InputError, match="holds 2 packages"):
+        check_package(package)
+
+
+def test_the_command_verifies_packages(package: Path) -> None:
+    done = CliRunner().invoke(verify, [str(package), "--json"])
+    assert (done.exit_code, json.loads(done.output)["valid"]) == (OK, True)
+    (package / "mlp.weights").write_bytes(b"1")
+    done = CliRunner().invoke(verify, [str(package)], standalone_mode=False)
+    assert done.return_value == UNVERIFIED
+    assert "is refused:\n  mlp.weights has changed" in done.output
 
 
 def test_a_package_replaces_another_one_under_a_process_that_runs_it(packages: dict[str, Path], tmp_path: Path) -> None:

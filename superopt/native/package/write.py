@@ -3,7 +3,7 @@
     libNAME.so       the program: its kernels, the walk of its plan, and the threads.
     NAME.h           the functions of the library, and the shapes and dtypes of inputs and outputs.
     NAME.weights     weights and literals, each at a multiple of 64 bytes; mapped, never copied.
-    NAME.json        the plan, inputs and outputs, processor, versions, digests of the files, and how it was checked.
+    NAME.json        the plan, inputs and outputs, processor, versions, and certificates (`certificates`).
     NAME.py          a loader that needs NumPy alone.
     main.c, CMakeLists.txt  a program that calls it.
 
@@ -31,13 +31,13 @@ from superopt.kernels.llvm.cpu import host
 from superopt.kernels.runtime import rooms, team
 from superopt.kernels.runtime.kernel import Kernel, shared_code
 from superopt.machine.facts import versions
+from superopt.native.package.certificates import certified, files_of
 from superopt.native.package.elf import renamed
 from superopt.native.package.link import link
 from superopt.native.plan import ARGUMENT, OUTPUT, PlanSlot
 from superopt.native.planner import ALIGNED_BYTES
 from superopt.native.running import NativeProgram, kernel_symbol
 
-FORMAT = 1
 _HERE = Path(__file__).parent
 _AX, _BX, _CX, _DX = range(4)
 _FEATURES = {
@@ -68,7 +68,7 @@ class PackageLabels:
         name: of the library and its functions, as `library_name` gives it.
         program: of the program that it computes.
         inputs, outputs: names in their order.
-        record: how the program was checked, as plain data.
+        record: how the program was checked, as plain data: `rules`, the verdicts on `code`, `exactness` and more.
     """
 
     name: str
@@ -127,22 +127,18 @@ def _made(program: NativeProgram, folder: Path, labels: PackageLabels) -> list[s
         (folder / written).write_text(_filled((_HERE / template).read_text(encoding="utf-8"), values), encoding="utf-8")
     objects = [shared_code().object, *[renamed(kernel.compiled.object, _names(kernel)) for kernel in kernels]]
     link(objects, folder / "library.c", folder / f"lib{name}.so", f"{name}_*")
-    files = [f"lib{name}.so", f"{name}.h", f"{name}.weights", f"{name}.py", "main.c", "CMakeLists.txt"]
     facts = {
-        "format": FORMAT,
         "name": name,
         "program": labels.program,
         "inputs": _described(arguments, labels.inputs),
         "outputs": _described(outputs, labels.outputs),
         "processor": {"name": host().name, "features": list(features), "system": platform.machine()},
         "versions": versions(),
-        "files": {file: _digest(folder / file) for file in files},
         "weights": [{"at": at, "bytes": x.nbytes} for at, x in zip(places, weights, strict=True)],
         "record": dict(labels.record),
-        "plan": plan.to_json(),
     }
-    (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
-    return [*files, f"{name}.json"]
+    (folder / f"{name}.json").write_text(json.dumps(certified(facts, program, folder)), encoding="utf-8")
+    return [*files_of(name), f"{name}.json"]
 
 
 def _features() -> dict[str, tuple[int, ...]]:
@@ -177,11 +173,6 @@ def _write_weights(weights: Sequence[np.ndarray], path: Path) -> tuple[list[int]
                 digest.update(part)
             at += content.nbytes + len(rest)
     return places[: len(weights)], digest.digest()
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
