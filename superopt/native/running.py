@@ -31,7 +31,7 @@ from superopt.kernels.llvm.module import Function, Module, Value
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Code, Kernel, Phase, build
 from superopt.kernels.runtime.pages import PAGE
-from superopt.kernels.runtime.team import relaxed, swapped, until
+from superopt.kernels.runtime.team import clock, relaxed, swapped, until
 from superopt.machine.facts import usable_cores
 from superopt.machine.jitting import enabled_x64
 from superopt.machine.shared import Unique
@@ -80,6 +80,7 @@ class NativeProgram(Unique):
         prepared: the prepared tensors.
         hosted: see above.
         threads: most threads of a call; 0: as many as there are processors.
+        timed: whether it keeps the times of its steps, of which `native.times()` returns the address.
         compiled: the object of its own code, where that was made before for this plan and as many threads.
 
     Raises:
@@ -94,6 +95,8 @@ class NativeProgram(Unique):
         hosted: Callable[..., tuple[Any, ...]],
         threads: int = 0,
         compiled: Compiled | None = None,
+        *,
+        timed: bool = False,
     ) -> None:
         self.lowered, plan = lowered, lowered.plan
         wrong = faults(plan.to_json(), buffers_of(lowered.kernels))
@@ -102,7 +105,7 @@ class NativeProgram(Unique):
         self.weights = (*prepared, *lowered.literals)
         self.hosted, self.wide = hosted, any(slot.type.dtype in _WIDE for slot in plan.slots)
         if compiled is None:
-            self.kernel = build(_code(lowered, threads or usable_cores()), pipeline="lite")
+            self.kernel = build(_code(lowered, threads or usable_cores(), timed), pipeline="lite")
         else:
             self.kernel = Kernel(_around(lowered, Module()), compiled)
         self._put_by()
@@ -205,15 +208,17 @@ def _address(x: np.ndarray) -> int:
 # ---- code
 
 
-def _code(lowered: Lowered, threads: int) -> Code:
+def _code(lowered: Lowered, threads: int, timed: bool) -> Code:
     """Return the code of a program: its steps as data, and the functions that walk them."""
     plan, module = lowered.plan, Module()
     code = _around(lowered, module)
-    table = _StepTable(plan)
+    table = StepTable(plan)
     main = table.add(plan.steps)
     table.emit(module)
     _emit_arenas(module, plan.arena_bytes)
-    _emit_walk(module, max([len(step.slots) for step in plan.every_step()], default=1), threads)
+    if timed:
+        _emit_times(module, len(table.rows))
+    _emit_walk(module, max([len(step.slots) for step in plan.every_step()], default=1), threads, timed)
     _emit_loop(module)
     _emit_choice(module)
     number = {b.name: i for i, b in enumerate(code.pointers)}
@@ -251,16 +256,18 @@ def kernel_symbol(digest: str) -> str:
     return f"native.kernel.{digest}"
 
 
-class _StepTable:
+class StepTable:
     """Rows of steps and their numbers; rows of a body stand together, behind those of the loops in it.
 
     Attributes:
+        steps: the step of each row.
         hidden: slots behind those of the plan: the other one of two that a carry takes by turns.
     """
 
     def __init__(self, plan: NativePlan) -> None:
         self.plan, self.hidden = plan, 0
         self.rows: list[str] = []
+        self.steps: list[AnyStep] = []
         self.numbers: list[int] = []
         self.kernels: dict[str, None] = {}
 
@@ -268,6 +275,7 @@ class _StepTable:
         """Add steps, and return the first of their rows and the number of these."""
         rows = [self._row(step) for step in steps]
         self.rows += rows
+        self.steps += steps
         return len(self.rows) - len(rows), len(rows)
 
     def _row(self, step: AnyStep) -> str:
@@ -318,7 +326,26 @@ class _StepTable:
         module.constant("native.numbers", f"[{len(self.numbers)} x i64]", f"[{numbers}]")
 
 
-def _emit_walk(module: Module, most: int, threads: int) -> None:
+TIMES = 3
+"""Numbers that a timed program keeps for each row: ticks when it first began, ticks of all its runs, their number."""
+
+
+def _emit_times(module: Module, rows: int) -> None:
+    """Write `ptr native.times()`, and `void native.tell(i64 row, i64 begin)` for the end of a row."""
+    module.variable("native.ticks", f"[{TIMES * rows} x i64]", "zeroinitializer")
+    f = module.function("native.times", [], returns="ptr", internal=False)
+    f.ret("ptr", "@native.ticks")
+    f = module.function("native.tell", [("i64", "row"), ("i64", "begin")])
+    first, total, runs = [f.element("@native.ticks", f.add(f.mul("%row", TIMES), j), "i64") for j in range(TIMES)]
+    count = f.load("i64", runs)
+    begin = f.value(f"select i1 {f.less(0, count)}, i64 {f.load('i64', first)}, i64 %begin")
+    f.store("i64", begin, first)
+    f.store("i64", f.add(f.load("i64", total), f.value(f"sub i64 {clock(f)}, %begin")), total)
+    f.store("i64", f.add(count, 1), runs)
+    f.ret()
+
+
+def _emit_walk(module: Module, most: int, threads: int, timed: bool) -> None:
     """Write `void native.walk(ptr frame, i64 begin, i64 count, i64 trip)`: so many steps, one after the other."""
     module.declare("declare void @runtime.region(ptr, ptr, i64)")
     module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
@@ -330,6 +357,7 @@ def _emit_walk(module: Module, most: int, threads: int) -> None:
         kernel = f.load("ptr", row)
         kind, first, count, size = [f.load("i64", f.element(row, offset, "i8")) for offset in (8, 16, 24, 32)]
         numbers = f.element("@native.numbers", first, "i64")
+        begin = clock(f) if timed else ""
 
         def call() -> None:
             f.for_(0, count, 1, lambda j, _: f.store("ptr", _slot(f, numbers, j), f.element(passed, j, "ptr")))
@@ -357,6 +385,8 @@ def _emit_walk(module: Module, most: int, threads: int) -> None:
             _by_kind(f, kind, _COPIES, copy, lambda: _by_kind(f, kind, _VIEWS, view, around))
 
         _by_kind(f, kind, _CALLS, call, others)
+        if timed:
+            f.effect(f"call void @native.tell(i64 {f.add('%begin', number)}, i64 {begin})")
 
     f.for_(0, "%count", 1, run)
     f.ret()

@@ -34,6 +34,7 @@ from superopt.report.data import Report
 from superopt.returned import later, saved
 from superopt.returned.facts import digest_of
 from superopt.returned.packaged import native_of, package
+from superopt.returned.profiled import profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from superopt.frontends.jax.jaxpr import Imported
     from superopt.kernels.choose.specs import KernelSpec
     from superopt.native.running import NativeProgram
+    from superopt.native.timeline import Timeline
     from superopt.store import Store
 
 
@@ -185,6 +187,15 @@ class Optimized(Unique, Generic[P, R]):
         """
         native = native_of(self.imported, self.executable, self.report)
         return package(self.imported, native, self._judged_kernels(), self.report, Path(folder), name)
+
+    def profile(self, *args: P.args, **kwargs: P.kwargs) -> Timeline:
+        """Time the steps of the native program in calls with these arguments: a table, and a trace for Perfetto.
+
+        Raises:
+            InputError: the function has no native program.
+            ArgumentError: the arguments are not those of the function.
+        """
+        return profile(self.imported, self.executable, self.report, args, kwargs)
 
     def _validated_native(self) -> tuple[NativeProgram, Mapping[str, Any]] | None:
         """The native program with the verdicts on its code; None where there is none, or a kernel is in doubt."""
