@@ -1,8 +1,8 @@
 """Selects the kernels of a saved program that may be called here: code validated here, or agreeing with XLA.
 
 A file's own claims about its kernels count for nothing.  Loading looks up the verdicts recorded under the seal of this
-machine's cache, and validates and compares as many of the rest as a few seconds allow.  The remaining kernels wait for
-the first call: they are checked then, however long it takes, before any of them runs.
+machine's cache, and validates and compares the rest where a few seconds allow it.  Else kernels wait for the first
+call: they are checked then, however long it takes, before any of them runs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.specs import KernelSpec
 from superopt.machine.fallback import in_one_line
+from superopt.workshop import forks
 
 _NO_TIME = "no time was left for its validation"
 
@@ -71,10 +72,12 @@ def left_out(chosen: Sequence[KernelSpec], error: Exception) -> dict[str, str]:
 
 
 def _judged(hot: Graph, chosen: Sequence[KernelSpec], live: int, *, called: bool) -> TakenKernels:
-    late = {} if called else too_large(hot, chosen, live)
+    if not called and code_s(hot, chosen) > MOST_SECONDS:  # the call does it at once, with workers
+        forks.load()
+        late = dict.fromkeys(range(len(chosen)), _NO_TIME)
+    else:
+        late = {} if called else too_large(hot, chosen, live)
     asked = [i for i in range(len(chosen)) if i not in late]
-    if not called and code_s(hot, [chosen[i] for i in asked]) > MOST_SECONDS:  # the call does it at once, and faster
-        late, asked = dict.fromkeys(range(len(chosen)), _NO_TIME) | late, []
     most_s = math.inf if called else MOST_SECONDS
     code = validate_code(hot, [chosen[i] for i in asked], most_s, MOST_ELEMENTS, beside=called)
     left = {asked[j]: str(why) for j, why in code.refuted.items()}

@@ -282,12 +282,14 @@ def test_a_worker_validates_kernels_beside_this_process(monkeypatch: pytest.Monk
 
 
 def test_kernels_that_take_longer_than_a_load_all_wait_for_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There they are shared with workers."""
+    """There they are shared with workers, which are on their way by then."""
     graph, choices = kernels()
+    begun: list[bool] = []
+    monkeypatch.setattr(taking.forks, "load", lambda: begun.append(True))
     monkeypatch.setattr(taking, "MOST_SECONDS", code_s(graph, choices) * 0.99)
     asked = counted(monkeypatch)
     assert taking.take_kernels(graph, choices, 1, called=False).waiting
-    assert asked == []
+    assert (asked, begun) == ([], [True])
     assert taking.take_kernels(graph, choices, 1, called=True).code == ValidatedCode(2)
 
 
