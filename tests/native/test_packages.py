@@ -307,7 +307,7 @@ def test_a_package_is_as_its_certificates_say(name: str, packages: dict[str, Pat
     assert (found.valid, found.signed, found.differences) == (True, True, ())
     told = str(found)
     assert "checked: 6 files have the digests" in told
-    assert "signed by this store, which made it: the code of 2 kernels is validated" in told
+    assert "  signed by this store, which made it: the code of 2 kernels is validated" in told
     assert "that of 1 is not: odd" in told
 
 
@@ -335,7 +335,7 @@ def test_certificates_of_another_store_are_told_as_such(package: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(package.parent / "another"))
     found = check_package(package)
     assert (found.valid, found.signed) == (True, False)
-    assert "signed by another store, whose word it is: the code of 2 kernels" in str(found)
+    assert "not signed by this store, its author's word: the code of 2 kernels" in str(found)
 
 
 def swapped(facts: dict[str, Any]) -> None:

@@ -60,8 +60,8 @@ class CheckedPackage:
     def __str__(self) -> str:
         if not self.valid:
             return "\n".join([f"{self.package} is refused:", *[f"  {line}" for line in self.differences]])
-        by = "this store, which made it" if self.signed else "another store, whose word it is"
-        lines = [f"checked: {line}" for line in self.checked] + [f"signed by {by}: {line}" for line in self.told]
+        by = "signed by this store, which made it" if self.signed else "not signed by this store, its author's word"
+        lines = [f"checked: {line}" for line in self.checked] + [f"{by}: {line}" for line in self.told]
         return "\n".join([f"{self.package} is as its certificates say", *[f"  {line}" for line in lines]])
 
     def to_json(self) -> dict[str, Any]:
