@@ -7,13 +7,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from superopt.certify.kernels import ValidatedCode
 from superopt.certify.taking import TakenKernels
+from superopt.commands import build
 from superopt.commands.main import main_with
+from superopt.commands.optimize import searched
 from superopt.kernels.llvm.cpu import supported
 from tests.support.onnx_models import info, model, node
 
@@ -63,6 +67,21 @@ def test_a_function_becomes_a_library(capsys: pytest.CaptureFixture[str], progra
     code = "import tiny_net, numpy as np; a, b = tiny_net.load()(x=np.ones((3, 16), 'f4')); print(a[2, 3], b.sum())"
     done = subprocess.run([sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=True)
     assert [float(x) for x in done.stdout.split()] == pytest.approx([np.tanh(np.tanh(0.5) / 2), 48.0])
+
+
+def test_where_xla_wins_the_program_without_a_search_is_packaged(
+    capsys: pytest.CaptureFixture[str], program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def won_by_xla(*arguments: Any, **options: Any) -> Any:
+        result = searched(*arguments, **{**options, "search": False})
+        asked.append(options["search"])
+        return SimpleNamespace(report=SimpleNamespace(original_returned=True)) if options["search"] else result
+
+    asked = list[bool]()
+    monkeypatch.setattr(build, "searched", won_by_xla)
+    status, _, wrong = run(capsys, "build", f"{program}:made", "-o", str(tmp_path / "net"), "--no-store")
+    assert (status, asked) == (0, [True, False]), wrong
+    assert "XLA's program was not slower" in wrong
 
 
 def test_a_kernel_in_doubt_is_in_no_package(
