@@ -6,6 +6,7 @@ that are read and written.  Elementwise steps are part of what reads them.  What
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -93,6 +94,8 @@ def best_order(form: IndexForm) -> ContractionStep:
     roles: Sequence[RoleSet] = [form.one_point(form.roles[leaf]) for leaf in form.operands]
     count = len(roles)
     best: dict[int, ContractionStep] = {}
+    value: dict[int, int] = {}  # of the cost of the best
+    elements = functools.cache(lambda some: math.prod([form.sizes[r] for r in some]))
     for mask in range(1, 1 << count):
         others = [roles[i] for i in range(count) if not mask >> i & 1]
         wanted = form.out.union(*others)
@@ -103,17 +106,17 @@ def best_order(form: IndexForm) -> ContractionStep:
             cost = step_cost(roles[number], []) if divides else Counter[RoleSet]()
             plain = ContractionStep((number,), RoleSet(), roles[number], leaf in form.frozen, cost)
             best[mask] = _summed(plain, roles[number] - wanted)
+            value[mask] = paid(best[mask].cost, form.sizes)
             continue
-        found: ContractionStep | None = None
+        values: dict[int, int] = {}
         part = (mask - 1) & mask
-        while part:
-            if part > mask ^ part:
-                made = _times(best[part], best[mask ^ part], wanted)
-                if found is None or paid(made.cost, form.sizes) < paid(found.cost, form.sizes):
-                    found = made
+        while part > mask ^ part:
+            a, b = best[part], best[mask ^ part]
+            own = sum(n * elements(some) for some, n in _own_cost(a, b, wanted).items())
+            values[part] = value[part] + value[mask ^ part] + own
             part = (part - 1) & mask
-        assert found is not None
-        best[mask] = found
+        part = min(values, key=values.__getitem__)
+        best[mask], value[mask] = _times(best[part], best[mask ^ part], wanted), values[part]
     return best[(1 << count) - 1]
 
 
@@ -127,11 +130,17 @@ def _summed(step: ContractionStep, over: RoleSet) -> ContractionStep:
     return ContractionStep((step,), over, kept, step.frozen, cost)
 
 
+def _own_cost(a: ContractionStep, b: ContractionStep, wanted: RoleSet) -> Mapping[RoleSet, int]:
+    """The cost of the product of two steps, without theirs."""
+    if a.frozen and b.frozen:
+        return {}
+    work = a.roles | b.roles
+    return {work: 1} if work <= wanted else step_cost(work, (a.roles, b.roles, work & wanted))
+
+
 def _times(a: ContractionStep, b: ContractionStep, wanted: RoleSet) -> ContractionStep:
     work = a.roles | b.roles
-    kept, frozen = work & wanted, a.frozen and b.frozen
     cost = Counter(a.cost)
     cost.update(b.cost)
-    if not frozen:
-        cost.update(step_cost(work, (a.roles, b.roles, kept) if work - kept else ()))
-    return ContractionStep((a, b), work - kept, kept, frozen, cost)
+    cost.update(_own_cost(a, b, wanted))
+    return ContractionStep((a, b), work - wanted, work & wanted, a.frozen and b.frozen, cost)
