@@ -28,6 +28,7 @@ from superopt.returned import remember
 from superopt.returned.optimized import Optimized
 from superopt.store import Store
 from superopt.workshop.process import Worker
+from tests.support.sampling import sampled
 
 RNG = np.random.default_rng(0)
 WIDE = {"xla_cpu_prefer_vector_width": "512"}
@@ -72,8 +73,10 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("values", [rand, poisoned], ids=["usual", "NaN and infinities"])
+BOTH = [(name, values) for name in PROGRAMS for values in (rand, poisoned)]
+
+
+@pytest.mark.parametrize(("name", "values"), sampled(BOTH, lambda n, _: n % 4 == 1))
 def test_results_are_the_same_under_every_set(name: str, values) -> None:
     fn, *shapes = PROGRAMS[name]
     lowered = jax.jit(fn).lower(*[jax.ShapeDtypeStruct(s, np.float32) for s in shapes])

@@ -278,7 +278,7 @@ def explored(name: str) -> Exploration:
     return explore(imported.graph, proved_library(None).rules, steps(300, TableObjective()))
 
 
-@pytest.mark.parametrize("name", ["convnet", "bert", "lstm", "grouped"])
+@pytest.mark.parametrize("name", ["convnet", pytest.param("bert", marks=pytest.mark.slow), "lstm", "grouped"])
 def test_finalists_are_validated_from_their_plans(name: str) -> None:
     found = explored(name)
     some = 0

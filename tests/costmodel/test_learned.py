@@ -32,7 +32,7 @@ from superopt.machine import facts as machine
 from superopt.store import Store
 from tests.support.machines import FOUR_CORES
 
-SMALL = FitSettings(shape=NetworkShape(width=12, layers=2, trunk=16, heads=3), epochs=30, batch=32, prior_steps=60)
+SMALL = FitSettings(shape=NetworkShape(width=12, layers=2, trunk=16, heads=3), epochs=20, batch=32, prior_steps=60)
 
 
 @functools.cache

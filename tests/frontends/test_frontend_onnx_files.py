@@ -327,7 +327,7 @@ def test_deep_subgraphs() -> None:
     for _ in range(45):
         inner = node("If", "c", "y", then_branch=body, else_branch=body)
         body = helper.make_graph([inner], "body", [], [info("y", (2,))])
-        if body.ByteSize() > 2**16:
+        if body.ByteSize() > 2**14:
             break
     nest = helper.make_graph([node("Relu", "x", "y")], "leaf", [], [info("y", (2,))])
     flat = helper.make_graph([node("Neg", "x", "y")], "flat", [], [info("y", (2,))])

@@ -114,10 +114,11 @@ def _close(op: str, got: np.ndarray, want: np.ndarray, dtype: str) -> None:
     np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=eps, atol=tiny, equal_nan=True)
 
 
+@pytest.mark.parametrize("count", [5, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("op", OPS)
-def test_op_is_lax(op: str) -> None:
+def test_op_is_lax(op: str, count: int) -> None:
     rng = _rng(op)
-    nodes = ir_cases.samples(op, rng, 12)
+    nodes = ir_cases.samples(op, rng, count)
     cases = [(node, ir_cases.values(node, rng)) for node in nodes]
     functions = [_reference(node) for node in nodes]
     with jax.enable_x64(True):

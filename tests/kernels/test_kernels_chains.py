@@ -27,6 +27,7 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import build
 from superopt.kernels.schedule.edit import rewritten
 from superopt.kernels.schedule.trace import apply
+from tests.support.sampling import one_in, sampled
 from verifier.schedules import check_schedule
 
 WIDE = Cpu("skylake-avx512", (), 512, 32, False, False, 32 << 10, 1 << 20, 0)
@@ -102,9 +103,15 @@ def test_a_chain_computes_what_its_stage_did_and_is_proved(size: tuple[str, int,
     assert check_schedule(program, after).proved
 
 
+CHAINS = [
+    (kind, size)
+    for kind in ("plain", "causal", "window", "finite", "added")
+    for size in ((2, 8, 8, 2, 2), (1, 37, 41, 5, 19), (3, 70, 70, 16, 33), (12, 96, 96, 64, 64))
+]
+
+
 @pytest.mark.skipif(not supported(), reason="no code is made for this processor")
-@pytest.mark.parametrize("kind", ["plain", "causal", "window", "finite", "added"])
-@pytest.mark.parametrize("size", [(2, 8, 8, 2, 2), (1, 37, 41, 5, 19), (3, 70, 70, 16, 33), (12, 96, 96, 64, 64)])
+@pytest.mark.parametrize(("kind", "size"), sampled(CHAINS, one_in(5, list)))
 def test_the_kernel_of_a_chain(kind: str, size: tuple[int, int, int, int, int]) -> None:
     program = case(kind, *size)
     inputs = values(program)

@@ -136,7 +136,7 @@ ROW = np.ones(3, np.float32)
     ],
     ids=["no result", "constant", "no argument", "identity", "twice", "all frozen", "empty", "NaN"],
 )
-@pytest.mark.parametrize("budget", ["20steps", "0.5s"])
+@pytest.mark.parametrize("budget", ["20steps", pytest.param("0.5s", marks=pytest.mark.slow)])
 def test_degenerate_programs(fn, args, frozen, budget: str) -> None:
     result = superopt.optimize(fn, *args, frozen=frozen, budget=budget, deterministic=budget != "0.5s", store=False)
     got, want = result(*args), fn(*args)

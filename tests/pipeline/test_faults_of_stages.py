@@ -14,6 +14,7 @@ from superopt.lab.bench.faults.results import MEASURED, MODEL_ALONE, WITH_KERNEL
 from superopt.machine.budget import parse_budget
 from superopt.machine.fallback import Fallback, StageWarning
 from superopt.report.data import read_report
+from tests.support.sampling import one_in, sampled
 
 pytestmark = pytest.mark.usefixtures("workers_quickly")
 STAGES = {
@@ -38,10 +39,19 @@ def fault(stage: str, target: str) -> Fault:
     return Fault(stage, target, STAGES.get(target, MODEL_ALONE))
 
 
-@pytest.mark.parametrize("target", [t for t, options in STAGES.items() if options is MODEL_ALONE])
-@pytest.mark.parametrize(
-    "error", [lambda: KeyError(-3), MemoryError, KeyboardInterrupt], ids=["key", "memory", "ctrl-c"]
-)
+def missing() -> KeyError:
+    return KeyError(-3)
+
+
+BOTH = [
+    (target, error)
+    for target, options in STAGES.items()
+    if options is MODEL_ALONE
+    for error in (missing, MemoryError, KeyboardInterrupt)
+]
+
+
+@pytest.mark.parametrize(("target", "error"), sampled(BOTH, one_in(4, lambda case: [case[0]])))
 def test_a_stage_that_fails_does_not_lose_the_program(target: str, error: type[BaseException]) -> None:
     outcome = inject(fault("search", target), error)
     assert (outcome.met, outcome.lost) == (True, "")

@@ -15,12 +15,6 @@ def test_the_layers_stand_where_they_are_read() -> None:
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m superopt.lab.house --write"
 
 
-def test_no_figure_is_above_its_limit() -> None:
-    found = house.figures()
-    assert found.keys() == house.LIMITS.keys() | house.INFORMATION
-    assert {name: found[name] for name, most in house.LIMITS.items() if found[name] > most} == {}
-
-
 def test_no_limit_is_above_its_decision_record() -> None:
     allowed = house.recorded()
     assert {name: most for name, most in house.LIMITS.items() if most > allowed[name]} == {}

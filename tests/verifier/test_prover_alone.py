@@ -25,7 +25,7 @@ from verifier.statements.statement import make_statement, proved_alone
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, Verdict
 
 Function = Callable[..., Any]
-EACH = 20
+EACH = 10
 
 
 def asked(left: Function, right: Function, *specs: Any, **named: Any) -> Verdict:

@@ -12,6 +12,7 @@ import pytest
 
 import superopt
 from tests.support.pasted import executed
+from tests.support.sampling import one_in, sampled
 from verifier.statements.statement import make_statement, proved_alone
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
@@ -27,7 +28,11 @@ def function(text: str) -> Any:
     return lambda x, y, z, h, k, i, j, p, q: of(x=x, y=y, z=z, h=h, k=k, i=i, j=j, p=p, q=q)
 
 
-@pytest.mark.parametrize(("law", "left", "right", "wanted"), ROWS, ids=[row[0][:40] for row in ROWS])
+@pytest.mark.parametrize(
+    ("law", "left", "right", "wanted"),
+    sampled(ROWS, one_in(3, lambda row: [row[3]])),
+    ids=[row[0][:40] for row in ROWS],
+)
 def test_the_table_of_classes_is_what_the_prover_does(law: str, left: str, right: str, wanted: str) -> None:
     specs = tuple(f"{kind}[n]" for kind in KINDS.values())
     found = proved_alone(make_statement(law, function(left), function(right), specs, {}, ("n >= 1",)))

@@ -29,8 +29,8 @@ def class_of(verdict: Verdict) -> str:
     return EXACT if verdict.domain.exactness == EXACT else REAL
 
 
-FAMILIES = {edge[0] for edge in (*EMPTY, *ORDER, *SIZES)}
-"""Families of which the normal suite gives the prover all statements: NaN of programs, sorts, sizes as floats."""
+OFTEN = {edge[0]: n % 4 == 0 for edges in (EMPTY, ORDER, SIZES) for n, edge in enumerate(edges)}
+"""Of these families, NaN of programs, sorts and sizes as floats, the normal suite gives the prover more statements."""
 PROVED_IN_ORDER = {
     "first-of-sorted": REAL, "last-of-sorted": EXACT, "first-of-sorted-integers": EXACT, "rows-sorted": EXACT,
     "sorted-twice": EXACT, "sorted-backwards": EXACT, "sorted-descending": EXACT, "first-of-descending": EXACT,
@@ -41,13 +41,13 @@ PROVED_IN_ORDER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sampled(BY_NAME, lambda n, name: n % 16 == 0 or name in FAMILIES))
+@pytest.mark.parametrize("name", sampled(BY_NAME, lambda n, name: n % 16 == 0 or OFTEN.get(name, False)))
 def test_the_prover_alone_claims_no_class_that_is_too_strong(name: str) -> None:
     verdict = proved_alone(statement(name))
     assert CLASSES.index(class_of(verdict)) >= CLASSES.index(BY_NAME[name][-1]), verdict
 
 
-@pytest.mark.parametrize("name", sampled(BY_NAME, lambda n, _: n % 40 == 5))
+@pytest.mark.parametrize("name", sampled(BY_NAME, lambda n, _: n % 80 == 5))
 def test_only_what_is_false_is_refuted(name: str) -> None:
     verdict = check_statement(statement(name))  # raises where proof and values contradict each other
     assert CLASSES.index(class_of(verdict)) >= CLASSES.index(BY_NAME[name][-1]), verdict

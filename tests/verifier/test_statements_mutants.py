@@ -112,7 +112,7 @@ def differs(left: Graph, right: Graph, specs: Any, lowest: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("part", sampled(range(4), lambda n, _: n % 2 == 0))
+@pytest.mark.parametrize("part", sampled(range(4), lambda n, _: n == 0))
 def test_no_mutant_is_proved_and_false(part: int) -> None:
     rng = random.Random(part)
     cases = [c for c in CASES if c[5] == "PROVED" and "block" not in c[0] and c[0] not in ("lstm-step", "strassen")]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from tests.support.sampling import one_in, sampled
 from verifier.statements.statement import make_statement, proved_alone
 
 Case = tuple[Callable[..., Any], Callable[..., Any], tuple[str, ...], tuple[str, ...]]
@@ -113,7 +114,7 @@ def test_what_is_equal_at_places_is_proved(name: str) -> None:
     assert found.proved, found
 
 
-@pytest.mark.parametrize("name", FALSE)
+@pytest.mark.parametrize("name", sampled(FALSE, one_in(2, lambda name: [name.split("-")[0]])))
 def test_what_differs_at_places_is_not_proved(name: str) -> None:
     left, right, specs, constraints = FALSE[name]
     assert not proved_alone(make_statement(name, left, right, specs, {}, constraints)).proved

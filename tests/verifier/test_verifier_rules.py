@@ -9,7 +9,7 @@ import pytest
 from rewrites.language.parse import parse, parse_many
 from rewrites.language.term import Rule
 from rewrites.library import load
-from tests.support.sampling import sampled
+from tests.support.sampling import one_in, ops_of, sampled
 from tests.support.verifier_texts import TRUE
 from verifier.equal.equality import DEFINED
 from verifier.equal.ranks import ANY, attribute_roles
@@ -32,7 +32,10 @@ def verdict_of(name: str) -> Verdict:
     return check(BY_NAME[name], before=6)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
+OFTEN = one_in(5, ops_of)
+
+
+@pytest.mark.parametrize("rule", sampled(RULES, lambda n, r: r.name in EXACT or OFTEN(n, r)), ids=lambda r: r.name)
 def test_rule_is_proved_and_survives_instances(rule: Rule) -> None:
     verdict = verdict_of(rule.name)
     assert verdict.status == PROVED, str(verdict)
@@ -43,7 +46,7 @@ def test_rule_is_proved_and_survives_instances(rule: Rule) -> None:
     assert (FINITE in verdict.domain.assumptions) == (verdict.domain.exactness != "exact")
 
 
-@pytest.mark.parametrize("rule", sampled(RULES, lambda n, _: n % 3 == 0), ids=lambda r: r.name)
+@pytest.mark.parametrize("rule", sampled(RULES, one_in(6)), ids=lambda r: r.name)
 def test_backward_reading_is_proved_or_has_a_reason(rule: Rule) -> None:
     verdict = check(rule, "backward", before=6, after=30)
     if verdict.status == UNSUPPORTED:
@@ -187,7 +190,8 @@ def test_positive_divisors_are_discharged() -> None:
 
 
 def test_integers_only_where_wrap_around_is_harmless() -> None:
-    dtypes = {name: d.dtypes for name in BY_NAME if (d := verdict_of(name).domain) is not None}
+    names = ("dot-assoc", "conv-merge", "pad-pad", "div-frozen", "softmax-shift", "clamp-clamp", "conv-winograd")
+    dtypes = {name: d.dtypes for name in names if (d := verdict_of(name).domain) is not None}
     assert "int" in dtypes["dot-assoc"]
     assert "int" in dtypes["conv-merge"]
     assert "int" in dtypes["pad-pad"]

@@ -16,6 +16,7 @@ from rewrites.language.term import Rule
 from rewrites.library import by_name, load
 from superopt.lab.corpora import wrong
 from superopt.lab.corpora.statements.wrong import STATEMENTS
+from tests.support.sampling import one_in, ops_of, sampled
 from tests.support.verifier_texts import TRUE
 from verifier.rules.check import check
 from verifier.rules.fuzz import FALSE_PROOF, Fuzzed, MutantOutcome, draw, try_mutant
@@ -28,6 +29,7 @@ RULES = wrong.load()
 
 
 checked = functools.cache(check)
+SAMPLE = sampled(RULES, one_in(4, ops_of))
 SMALL = [rule for rule in load() if rule.mode != "macro"]
 """The library without its longest texts: `superopt verify --library --fuzz N` and `--preconditions` take all."""
 
@@ -41,7 +43,7 @@ def runs_and_fails(found: Counterexample) -> None:
         test()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
+@pytest.mark.parametrize("rule", SAMPLE, ids=lambda r: r.name)
 def test_wrong_rule_is_refuted_with_arrays(rule: Rule) -> None:
     verdict = checked(rule)  # raises where it is proved, too
     assert verdict.status == REFUTED, str(verdict)
@@ -57,7 +59,7 @@ def test_wrong_rule_is_refuted_with_arrays(rule: Rule) -> None:
     runs_and_fails(found)
 
 
-@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.name)
+@pytest.mark.parametrize("statement", sampled(STATEMENTS, one_in(3)), ids=lambda s: s.name)
 def test_wrong_statement_is_refuted_with_arrays(statement: Any) -> None:
     verdict = superopt.verify(statement)
     assert verdict.status == REFUTED, str(verdict)
@@ -75,7 +77,8 @@ def test_refutation_is_deterministic() -> None:
 
 
 def test_counterexamples_are_small_and_plain() -> None:
-    median = sorted(v.elements for r in RULES if (v := checked(r).counterexample) is not None)[len(RULES) // 2]
+    chosen = [case.values[0] for case in SAMPLE if not case.marks]
+    median = sorted(v.elements for r in chosen if (v := checked(r).counterexample) is not None)[len(chosen) // 2]
     assert median <= 3
     found = checked(next(r for r in RULES if r.name == "clamp-reordered")).counterexample
     assert found is not None
@@ -114,9 +117,10 @@ def test_verdict_of_a_text_says_when_it_would_be_proved() -> None:
     assert "it is proved when e <= n" in str(verdict)
 
 
-def test_every_premise_of_the_library_is_needed() -> None:
-    found = [d for rule in SMALL if rule.cond for d in preconditions(rule)]
-    assert len(found) >= 10
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_premise_of_the_library_is_needed(every: int) -> None:
+    found = [d for rule in [r for r in SMALL if r.cond][::every] for d in preconditions(rule)]
+    assert len(found) >= 40 // every
     assert not [str(d) for d in found if d.status not in (NEEDED, DOMAIN)]
     assert all(d.counterexample is not None for d in found if d.status == NEEDED)
 
@@ -148,7 +152,7 @@ def test_attributes_of_an_axis_change_places() -> None:
     assert swapped <= {m.what for m in made}
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(150, marks=pytest.mark.slow)])
 def test_no_mutant_is_proved_and_false(count: int) -> None:
     fuzzed = Fuzzed([try_mutant(mutant, graphs=6) for mutant in draw((*SMALL, *parse_many(TRUE)), count)])
     assert fuzzed.false_proofs == []
