@@ -86,6 +86,13 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def at_one_size_by_xla(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA compiles functions that are proved equal at one size, not at three, where tests ask for the proof."""
+    if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr("verifier.statements.watch.XLA_SIZES", 1)
+
+
+@pytest.fixture
 def keeps_plain() -> Iterator[None]:
     """Calls without a search return the plain candidate, however small and slow it is."""
     with plain_kept():

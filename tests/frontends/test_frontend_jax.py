@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tests.support.sampling import sampled
 from jax import lax
 from jax import numpy as jnp
 
@@ -22,6 +21,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
 from superopt.ir.program import original_program
 from tests.support.jax_programs import CASES, OPAQUE, ints, rand
+from tests.support.sampling import sampled
 
 
 def check_close(got: Any, want: Any, scale: float = 1.0) -> None:

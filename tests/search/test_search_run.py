@@ -195,8 +195,14 @@ def test_interrupt_returns_the_best_so_far(at: int) -> None:
     assert worst_error(run_program(program, this.values), this.outputs) < 1e-4
 
 
+@functools.cache
+def of_five(name: str) -> SearchResult:
+    """The result of a search that keeps five finalists."""
+    return search(case(name).eg, TableObjective(), SearchSettings(Deadline(steps=20_000), finalists=5))
+
+
 def test_finalists_differ() -> None:
-    result = search(case("bert").eg, TableObjective(), SearchSettings(Deadline(steps=20_000), 1, finalists=5))
+    result = of_five("bert")
     assert 2 <= len(result.finalists) <= 5
     structures = [tuple(sorted(id(g.outputs[0]) for g, _ in f.kernels)) for f in result.finalists]
     assert len(set(structures)) == len(structures)
@@ -205,7 +211,7 @@ def test_finalists_differ() -> None:
 @pytest.mark.parametrize("name", ["bert", "inverted", "inception"])
 def test_the_own_operations_with_the_best_cuts_are_a_finalist(name: str) -> None:
     """Of a program that rewrites change: the model may be wrong about these, by however much it says they bring."""
-    result = search(case(name).eg, TableObjective(), SearchSettings(Deadline(steps=20_000), finalists=5))
+    result = of_five(name)
     assert result.best.rules
     (own,) = [f for f in result.finalists if f.name == OWN_OPERATIONS]
     assert not own.rules
