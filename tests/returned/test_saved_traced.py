@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,25 +45,33 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
 BOTH = [(of, name) for of in PROGRAMS for name in HOW]
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """A function and what was saved and loaded of it, with kernels."""
-    fn = PROGRAMS[request.param]
-    made = superopt.optimize(fn, W, X, frozen=0, search=False, store=False)
-    return fn, superopt.load(made.save(tmp_path_factory.mktemp("files") / "p.superopt"))
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, Any]]:
+    """Gives a function and what was saved and loaded of it, with kernels."""
+
+    @functools.cache
+    def made(of: str) -> tuple[Any, Any]:
+        fn = PROGRAMS[of]
+        fast = superopt.optimize(fn, W, X, frozen=0, search=False, store=False)
+        return fn, superopt.load(fast.save(tmp_path_factory.mktemp("files") / "p.superopt"))
+
+    return made
 
 
-@pytest.mark.parametrize(
-    ("program", "name"), sampled(BOTH, lambda n, case: case[0] == "folded arrays" or n % 5 == 0), indirect=["program"]
-)
-def test_traced_frozen_arguments_are_computed_with(program: tuple[Any, Any], name: str) -> None:
-    fn, loaded = program
+@pytest.mark.parametrize(("of", "name"), sampled(BOTH, lambda n, case: case[0] == "folded arrays" or n % 5 == 0))
+def test_traced_frozen_arguments_are_computed_with(
+    programs: Callable[[str], tuple[Any, Any]], of: str, name: str
+) -> None:
+    fn, loaded = programs(of)
     np.testing.assert_allclose(HOW[name](loaded, W * 2, X), HOW[name](fn, W * 2, X), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(loaded(W, X), fn(W, X), rtol=1e-5, atol=1e-5)  # no tracer is remembered
 
 
-def test_traced_frozen_arguments_are_of_the_type_of_the_program(program: tuple[Any, Any]) -> None:
-    _, loaded = program
+@pytest.mark.parametrize("of", PROGRAMS)
+def test_traced_frozen_arguments_are_of_the_type_of_the_program(
+    programs: Callable[[str], tuple[Any, Any]], of: str
+) -> None:
+    _, loaded = programs(of)
     for wrong in (W[:4], W.astype(np.float16), W.astype(np.int32)):
         with pytest.raises(ArgumentError, match="argument w is "):
             jax.jit(loaded)(wrong, X)
