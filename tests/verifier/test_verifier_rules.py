@@ -32,7 +32,7 @@ def verdict_of(name: str) -> Verdict:
     return check(BY_NAME[name], before=6)
 
 
-OFTEN = one_in(5, ops_of)
+OFTEN = one_in(9, ops_of)
 
 
 @pytest.mark.parametrize("rule", sampled(RULES, lambda n, r: r.name in EXACT or OFTEN(n, r)), ids=lambda r: r.name)
@@ -46,7 +46,7 @@ def test_rule_is_proved_and_survives_instances(rule: Rule) -> None:
     assert (FINITE in verdict.domain.assumptions) == (verdict.domain.exactness != "exact")
 
 
-@pytest.mark.parametrize("rule", sampled(RULES, one_in(6)), ids=lambda r: r.name)
+@pytest.mark.parametrize("rule", sampled(RULES, one_in(10)), ids=lambda r: r.name)
 def test_backward_reading_is_proved_or_has_a_reason(rule: Rule) -> None:
     verdict = check(rule, "backward", before=6, after=30)
     if verdict.status == UNSUPPORTED:
