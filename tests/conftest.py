@@ -21,7 +21,7 @@ from superopt.store import Store
 
 RESULTS = frozenset(
     [
-        "certify", "costmodel", "equivalence", "explore", "foreign", "frontends", "kernels", "lab", "pipeline",
+        "certify", "commands", "costmodel", "equivalence", "explore", "foreign", "frontends", "kernels", "lab", "pipeline",
         "report", "returned", "search",
     ]
 )  # fmt: skip
