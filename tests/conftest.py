@@ -21,8 +21,8 @@ from superopt.store import Store
 
 RESULTS = frozenset(
     [
-        "certify", "commands", "costmodel", "equivalence", "explore", "foreign", "frontends", "kernels", "lab", "pipeline",
-        "report", "returned", "search",
+        "certify", "commands", "costmodel", "equivalence", "explore", "foreign", "frontends", "kernels", "lab",
+        "pipeline", "report", "returned", "search",
     ]
 )  # fmt: skip
 
