@@ -159,31 +159,34 @@ def neighbours(state: State, groups: Groups) -> Iterator[Move]:
                     yield move
 
 
-def every_state(start: State, most: int, meter: Meter | None = None) -> tuple[list[State], bool]:
-    """All states reachable by single options and layouts, each program once.
+def every_state(start: State, most: int, meter: Meter | None = None) -> list[State] | None:
+    """All states reachable by single options and layouts, each program once; the first is the start.
 
-    The flag is False where there are more than `most`, or where the time of the meter ends before.
+    None where there are more than `most`, or where the time of the meter ends before.
     """
     problem = start.problem
-    programs = {_program(start): start}
-    queue = [start]
-    for state in queue:  # grows while it is walked
-        for c in state.active():
-            moves = [Move(((c, i),)) for i in range(len(state.options[c]))]
-            moves += [Move((), ((c, layout),)) for layout in free_layouts(state, c)]
+    at = State(problem, start.selection, start.layouts, start.bits)
+    programs = {_program(at): at.record()}
+    queue = list(programs.values())
+    for record in queue:  # grows while it is walked
+        at.restore(record)
+        for c in at.active():
+            moves = [Move(((c, i),)) for i in range(len(at.options[c]))]
+            moves += [Move((), ((c, layout),)) for layout in free_layouts(at, c)]
             for move in moves:
-                change = move.apply(state)
+                change = move.apply(at)
                 if change is None:
                     continue
-                key = _program(state)
+                key = _program(at)
                 if key not in programs:
                     if len(programs) >= most or (meter is not None and meter.is_late):
-                        state.undo(change)
-                        return queue, False
-                    programs[key] = State(problem, state.selection, state.layouts, state.bits)
+                        return None
+                    at.reprice()
+                    programs[key] = at.record()
                     queue.append(programs[key])
-                state.undo(change)
-    return queue, True
+                at.undo(change)
+    problem.memo.flush()
+    return [State(problem, *record[1:]) for record in queue]
 
 
 def _program(state: State) -> tuple[tuple[int, int, int], ...]:

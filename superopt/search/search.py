@@ -242,8 +242,8 @@ class SearchRun:
     def _keep_neighbours(self, state: State) -> None:
         """Record all states of a very small program, else those one move away from this one, overrides excepted."""
         limit, beyond = SMALL_WITHIN * state.cost, self._beyond()
-        everything, complete = every_state(state, MOST_STATES, beyond)
-        if complete:
+        everything = every_state(state, MOST_STATES, beyond)
+        if everything is not None:
             for i, other in enumerate(everything):
                 if other.cost <= limit:
                     self._keep(f"state {i}", other)

@@ -85,7 +85,7 @@ def test_states_with_a_cycle_are_not_started_from(monkeypatch: pytest.MonkeyPatc
 
 def test_the_steps_before_an_interruption_stand() -> None:
     made = run()
-    best = min(every_state(State(made.problem), 300)[0], key=lambda s: s.cost).record()
+    best = min(every_state(State(made.problem), 300) or (), key=lambda s: s.cost).record()
     steps: list[int] = []
 
     class Interrupted:
@@ -216,23 +216,22 @@ def test_all_states_are_not_looked_at_beyond_the_time() -> None:
     over = Meter(Deadline.within(1e-3))
     while not over.is_late:
         pass
-    assert every_state(State(made.problem), 300, over)[1] is False
+    assert every_state(State(made.problem), 300, over) is None
 
 
 def test_all_states_are_as_many_as_are_asked_for_at_most() -> None:
     start = State(run().problem)
-    count = len(every_state(start, 300)[0])
+    count = len(every_state(start, 300) or ())
     before = snapshot_of(start)
-    for most in (count, count - 1):
-        states, complete = every_state(start, most)
-        assert (len(states), complete) == (most, most == count)
-        assert snapshot_of(start) == before
+    assert len(every_state(start, count) or ()) == count
+    assert every_state(start, count - 1) is None
+    assert snapshot_of(start) == before
 
 
 def other_states(made: SearchRun) -> list[State]:
     """States whose kernels differ from those of the program itself."""
     first = kernel_costs(State(made.problem))
-    return [s for s in every_state(State(made.problem), 300)[0] if distance(kernel_costs(s), first)]
+    return [s for s in every_state(State(made.problem), 300) or () if distance(kernel_costs(s), first)]
 
 
 def test_descents_end_where_most_of_the_time_is_spent() -> None:
@@ -262,7 +261,9 @@ def test_what_has_no_time_or_nothing_to_change_is_not_improved() -> None:
 
 def test_a_name_keeps_its_cheapest_state() -> None:
     made = run()
-    cheap, dear = sorted(every_state(State(made.problem), 300)[0], key=lambda s: s.cost)[:: len(other_states(made))][:2]
+    cheap, dear = sorted(every_state(State(made.problem), 300) or (), key=lambda s: s.cost)[:: len(other_states(made))][
+        :2
+    ]
     assert cheap.cost < dear.cost
     for state in (dear, cheap, dear):
         made._keep("one", state)

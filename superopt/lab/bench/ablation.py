@@ -177,8 +177,9 @@ def measure_case(case: str, objectives: dict[str, Objective], seconds: float, se
     picks["random"] = [add(random_state(State(problem), rng)) for _ in range(_RANDOM)]
     exhaustive = False
     if eg.enode_count <= _ENODES:
-        states, exhaustive = every_state(State(problem), _STATES)
-        for state in states if exhaustive else ():
+        states = every_state(State(problem), _STATES)
+        exhaustive = states is not None
+        for state in states or ():
             add(state)
             if len(timed.programs) > _PROGRAMS:
                 exhaustive = False
