@@ -27,6 +27,7 @@ from superopt.ir.scalar import COMMUTATIVE
 from superopt.ir.types import POSITIONS
 
 VIEWS_PER_EDGE = 2
+OPS_PER_WALK = 2_000  # tried for one rule at one class: 10 in BERT-base; in chains of products thousands, for no match
 _IDENTITY = ((), (0,), (0, 1), (0, 1, 2), (0, 1, 2, 3))
 
 
@@ -230,6 +231,8 @@ class Walk:
         self.watched = rule.fact(_watched)
         self.clashes = 0
         """Branches given up because products disagree in precision or accumulation type."""
+        self.steps = 0
+        """Ops tried so far, at most `OPS_PER_WALK`."""
 
     def solve(self, goals: Goals, s: WalkState) -> Iterator[WalkState]:
         """All ways to reach the goals from a state; the state may be changed."""
@@ -319,6 +322,9 @@ class Walk:
         self, pattern: Pattern, a: Alternative, order: tuple[int, ...], lay: Layout, goals: Goals, s: WalkState
     ) -> Iterator[WalkState]:
         """Match one op; `s` belongs to this branch alone and may be changed."""
+        self.steps += 1
+        if self.steps > OPS_PER_WALK:
+            return
         t = pattern.term
         if pattern.is_meta:
             bound = (a.op, a.attrs if pattern.op == "ew" else ())  # the axes of a reducer are no part of it

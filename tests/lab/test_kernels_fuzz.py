@@ -65,6 +65,11 @@ def test_roots_and_signs_of_rounding_errors_are_no_fault(seed: int) -> None:
     assert fuzz.check(seed) == "ok"
 
 
+def test_positions_of_equal_values_that_the_reference_rounds_apart_are_no_fault() -> None:
+    """Case 10003007: a reflected row holds an element twice, once by a stored sum and once by one in place."""
+    assert fuzz.check(10003007) == "ok"
+
+
 def test_masked_bytes_are_counted_lane_by_lane() -> None:
     """Case 9304329: 685 masked reads of 32 bytes, each a branch per lane without AVX-512, took LLVM over a minute."""
     made = fuzz.case(9304329)

@@ -102,7 +102,7 @@ def check(seed: int) -> str:
     wide = exact if strict else evaluate(made.plain, made.arrays, wide=True)
     for name, got in found.items():
         wrong = _difference(got, exact[name], wide[name], made.plain, strict)
-        if wrong and not strict and got.dtype.kind not in "biu":
+        if wrong and not strict:
             spread = rounding_errors(made.plain, made.arrays, name, wide[name])
             wrong = _difference(got, exact[name], wide[name], made.plain, strict, spread)
         if wrong:
@@ -129,7 +129,8 @@ class Rounding(Numbers):
         self._rng = rng
 
     def op(self, fn: str, dtype: str, *args: Any) -> Any:
-        return self._moved(super().op(fn, dtype, *self._arrays(args)), dtype)
+        value = super().op(fn, dtype, *self._arrays(args))
+        return value if SCALARS[fn].predicate else self._moved(value, dtype)
 
     def convert(self, value: Any, source: str, target: str) -> Any:
         return self._moved(super().convert(value, source, target), target)
@@ -161,14 +162,15 @@ def rounding_errors(
         rng = np.random.default_rng([9, draw])
         moved = evaluate(program, arrays, wide=True, numbers=partial(Rounding, rng=rng))[name]
         with np.errstate(all="ignore"):
-            apart = np.where((moved == wide) | ((moved != moved) & (wide != wide)), 0, np.abs(moved - wide))
+            far = np.abs(np.asarray(moved, np.float64) - np.asarray(wide, np.float64))
+            apart = np.where((moved == wide) | ((moved != moved) & (wide != wide)), 0, far)
         largest = np.maximum(largest, np.where(apart == apart, apart, np.inf))
     return largest
 
 
 def _difference(got: Any, exact: Any, wide: Any, program: LoopProgram, strict: bool, spread: Any = 0.0) -> str:
     if got.dtype.kind in "biu" or strict:
-        same = (got == exact) | ((got != got) & (exact != exact))
+        same = (got == exact) | ((got != got) & (exact != exact)) | (np.asarray(spread) > 0)
         bad = int((~np.asarray(same)).sum())
         if not strict and not is_exact(program):  # near ties of rounded values, compared
             halves = any(e.dtype in ("float16", "bfloat16") for s in program.stages for e in subexpressions(s.value))
