@@ -95,7 +95,11 @@ def best_order(form: IndexForm) -> ContractionStep:
     count = len(roles)
     best: dict[int, ContractionStep] = {}
     value: dict[int, int] = {}  # of the cost of the best
-    elements = functools.cache(lambda some: math.prod([form.sizes[r] for r in some]))
+
+    @functools.cache
+    def elements(some: RoleSet) -> int:
+        return math.prod([form.sizes[r] for r in some])
+
     for mask in range(1, 1 << count):
         others = [roles[i] for i in range(count) if not mask >> i & 1]
         wanted = form.out.union(*others)
