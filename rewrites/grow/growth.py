@@ -68,7 +68,7 @@ def grow(
 ) -> GrowthReport:
     """Apply rules until saturation or a limit; without a deadline, for `MOST_S` seconds at most.
 
-    With `near`, the first iteration applies all rules at these classes, and merge rules apply only there.
+    With `near`, the first iteration applies rules of mode `near` at these classes, and merge rules apply only there.
     """
     run = init(eg, rules, limits or GrowthLimits(), near, deadline or Deadline.within(MOST_S))
     previous = eg.max_enodes, eg.deadline
@@ -119,7 +119,7 @@ def step(run: Growth) -> None:
     always = [rule for rule in run.rules if rule.mode in ("saturate", "macro")]
     everywhere, dirty = run.everywhere, set(eg.dirty)
     above = None if everywhere else sites.affected(eg, dirty, run.deepest)
-    run.likeness.forget(None if everywhere else above)
+    run.likeness.forget(above)
     live = sites.live_classes(eg)
     if run.near is not None and not run.step:
         named = {eg.find_class(cls << PERM_BITS): 0 for cls in run.near}

@@ -84,7 +84,7 @@ class Growth:
         rules: those that growth applies.
         deadline: when growth ends.
         watch: its time so far.
-        near: the classes where it merges, and first applies all rules; None: everywhere.
+        near: the classes where it merges, and first applies rules of mode `near`; None: everywhere.
         counts: the counts of each rule.
         sizes: e-nodes before growth and after every iteration.
         everywhere: whether the next pass is over all classes: it is the first, or a rule left out classes in the last.

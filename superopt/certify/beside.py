@@ -29,9 +29,9 @@ CodeCase = tuple[Graph, tuple[Any, ...] | None, str]
 
 @contextmanager
 def validated_beside(cases: Sequence[CodeCase]) -> Iterator[Callable[[CodeCase], bool]]:
-    """Have workers validate kernels inside the block; yield a function that says whether one has done a kernel.
+    """Workers validate kernels inside the block; its value is the test of whether one of them has done a kernel.
 
-    The function waits for a kernel that a worker has begun.  One that none has begun is left to the caller from then
+    The test waits for a kernel that a worker has begun.  One that none has begun is left to the caller from then
     on, as are those whose worker fails.
 
     Args:

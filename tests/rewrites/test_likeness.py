@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rewrites.egraph.convert import import_graph
@@ -10,15 +12,25 @@ from rewrites.grow import growth
 from rewrites.grow.growth import grow
 from rewrites.language.parse import parse
 from rewrites.library import load
+from rewrites.match import walk
 from rewrites.match.likeness import Likeness, names_once
-from rewrites.match.matching import may_match
+from rewrites.match.matching import matches, may_match
 from rewrites.match.space import space_of
+from rewrites.match.walk import Walk
 from superopt.ir.graph import Graph, Node, make_input, mk
 from tests.support.egraph_programs import PROGRAMS, program
 
 TWICE = """
 double: A[*a]  B[*a]
   (A + B) + A  ==  A + A + B
+"""
+ASSOCIATE = """
+associate: A[*a]  B[*a]  C[*a]
+  (A + B) + C  ==  A + (B + C)
+"""
+DEEP = """
+deep: A[*a]  B[*a]  C[*a]  D[*a]
+  (A + B) + ((C + D) + (A + A))  ==  A + A + A + B + C + D
 """
 ONCE = """
 turned: A[*a]  B[*a]
@@ -79,6 +91,28 @@ def test_growth_finds_as_much_without_likeness(name: str, monkeypatch: pytest.Mo
 def test_a_rule_that_names_a_tensor_twice_is_matched_everywhere() -> None:
     assert not names_once(parse(TWICE))
     assert names_once(parse(ONCE))
+
+
+def test_a_walk_ends_after_a_number_of_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a class of many equal sums, a pattern that none of them fits tries any number without it."""
+    (rule,) = [parse(DEEP)]
+    total = make_input("x0", (2,))
+    for i in range(1, 7):
+        total = mk("add", total, make_input(f"x{i}", (2,)))
+    eg = import_graph(Graph(tuple(make_input(f"x{i}", (2,)) for i in range(7)), (total,)))
+    grow(eg, [parse(ASSOCIATE), parse(ONCE)])
+    tried: list[int] = []
+    kept = Walk._alternative
+
+    def counted(self: Walk, *given: Any) -> Any:
+        tried.append(self.steps)
+        return kept(self, *given)
+
+    monkeypatch.setattr(Walk, "_alternative", counted)
+    monkeypatch.setattr(walk, "OPS_PER_WALK", 100)
+    assert list(matches(rule, eg, eg.roots[0])) == []
+    assert max(tried) >= 100, "there was more to try"
+    assert len(tried) < 1_000
 
 
 def test_a_broadcast_over_axes_that_a_condition_asks_for_must_be_there() -> None:

@@ -24,7 +24,7 @@ def sampled(cases: Iterable[Any], taken: Callable[[int, Any], bool]) -> list[Any
 
 
 def one_in(count: int, kinds: Callable[[Any], Iterable[Hashable]] = lambda _: ()) -> Callable[[int, Any], bool]:
-    """What `sampled` takes: one case in `count`, and every case of a kind that no case taken before it has.
+    """The choice for `sampled` of one case in `count`, and of every case of a kind that no case taken before it has.
 
     Args:
         count: the number of cases of which one is taken whatever its kinds are.
