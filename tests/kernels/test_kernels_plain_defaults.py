@@ -212,3 +212,13 @@ def test_the_code_of_a_default_is_written_once(monkeypatch: pytest.MonkeyPatch) 
     program = ZOO["softmax"]()
     generate(apply(program, default_trace(program)))
     assert len(written) == len(set(written))
+
+
+def test_many_sums_in_branches_stay_in_their_stage() -> None:
+    """Each sum that leaves goes through the whole value once: hundreds of them would take minutes."""
+    products = [cases.dot(make_input(f"a{k}", (16, 64)), make_input(f"b{k}", (64, 64))) for k in range(20)]
+    moved = []
+    for count in (4, 20):
+        steps = default_trace(from_graph([mk("concatenate", *products[:count], dimension=0)]), host())
+        moved.append(sum(step[0] == "materialize" for step in steps))
+    assert moved == [3, 0]

@@ -236,12 +236,13 @@ def _tried(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu
 
 
 def _apart(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, Steps]:
-    """Put every contraction of a stage but the last in a stage of its own."""
+    """Put every contraction of a stage but the last in a stage of its own, where they are few."""
     steps: Steps = []
     while True:
         stage = program.stage(name)
         sums = list(outermost(stage.value))
-        if len(sums) < 2 or any(r.args[0] != "sum" or r.height > 1 for r in sums):
+        few = 2 <= len(sums) <= _MOST_APART - len(steps)
+        if not few or any(r.args[0] != "sum" or r.height > 1 for r in sums):
             return program, steps
         step = ["materialize", name, f"reduce:{reductions(stage).index(sums[0])}", f"{name}_s{len(sums)}"]
         cut = apply(program, [step])
