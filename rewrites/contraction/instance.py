@@ -36,13 +36,10 @@ def contraction_rules(eg: EGraph) -> list[Rule]:
     inside: set[int] = set()
     found: dict[str, Rule] = {}
     for cls in _from_above(eg):
-        if cls in inside:
-            continue
-        form = read(space, cls)
-        if form is None:
-            continue
-        inside |= {part.cls for part in form.root.walk() if part.kind not in ("leaf", "view", "copy")}
-        rule = rule_of([form]) or rule_of(_opened(eg, space, cls))
+        form = None if cls in inside else read(space, cls)
+        if form is not None:
+            inside |= {part.cls for part in form.root.walk() if part.kind not in ("leaf", "view", "copy")}
+        rule = (form and rule_of([form])) or rule_of(_opened(eg, space, cls))
         if rule is not None and rule.name not in found and not _is_there(eg, rule, cls):
             found[rule.name] = rule
     return list(found.values())
@@ -64,12 +61,13 @@ def _is_there(eg: EGraph, rule: Rule, cls: int) -> bool:
 
 
 def _opened(eg: EGraph, space: EGraphSpace, cls: int) -> Sequence[IndexForm]:
-    """The products of an open region; none where a value within it is needed elsewhere and computed anyway."""
+    """The products of an open region; none where the program computes a value within it in any case."""
     forms = read_opened(space, cls)
     if not forms:
         return forms
-    inside = {part.cls for part in forms[0].root.walk() if part.kind != "leaf"}
-    above = {eg.ref_of(node) >> PERM_BITS for x in inside - {cls} if isinstance(x, int) for node in eg.parents(x)}
+    inside = {part.cls for part in forms[0].root.walk() if part.kind != "leaf" and not space.frozen(part.cls)}
+    parents = [node for x in inside - {cls} if isinstance(x, int) for node in eg.parents(x)]
+    above = {eg.ref_of(node) >> PERM_BITS for node in parents if node not in eg.origin}
     return forms if above <= inside else ()
 
 

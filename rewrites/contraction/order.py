@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rewrites.contraction.region import IndexForm, RegionPart
 
@@ -90,11 +90,58 @@ def _stored(form: IndexForm, part: RegionPart) -> RoleSet:
 
 
 def best_order(form: IndexForm) -> ContractionStep:
-    """The cheapest order by the dynamic program."""
+    """The cheapest order by the dynamic program.
+
+    The factors of a square may share steps, of which the program knows nothing: each factor pays half for steps of its
+    own, or the whole, and the better of both orders counts.
+    """
+    orders = [_ordered(form, shared) for shared in ((False, True) if form.twin else (False,))]
+    first_role = _first_roles(form)
+    counted = [replace(order, cost=_counted_once(order, form, first_role)) for order in orders]
+    return min(counted, key=lambda order: paid(order.cost, form.sizes))
+
+
+def _first_roles(form: IndexForm) -> dict[str, str]:
+    """For each role of the second factor of a square, the one that has its place in the first."""
+    pairs = [(form.roles[first], form.roles[second]) for second, first in form.twin.items()]
+    return {new: old for a, b in pairs for old, new in zip(sorted(a - b), sorted(b - a), strict=True)}
+
+
+def _counted_once(order: ContractionStep, form: IndexForm, first_role: Mapping[str, str]) -> Counter[RoleSet]:
+    """The cost of an order in which steps that compute the same value are one."""
+    total, met = Counter[RoleSet](), set[Hashable]()
+
+    def place(roles: RoleSet) -> RoleSet:
+        return frozenset(first_role.get(role, role) for role in roles)
+
+    def visit(step: ContractionStep) -> Hashable:
+        first, *_ = step.args
+        if isinstance(first, int):
+            leaf = form.operands[first]
+            name: Hashable = form.twin.get(leaf, leaf)
+            below: list[ContractionStep] = []
+        else:
+            below = [arg for arg in step.args if isinstance(arg, ContractionStep)]
+            name = (frozenset(Counter(map(visit, below)).items()), place(step.over), place(step.roles))
+        if name not in met:
+            met.add(name)
+            total.update(step.cost)
+            for arg in below:
+                total.subtract(arg.cost)
+        return name
+
+    visit(order)
+    return +total
+
+
+def _ordered(form: IndexForm, shared: bool) -> ContractionStep:
+    """The order of least cost, where steps within one factor of a square may cost half."""
     roles: Sequence[RoleSet] = [form.one_point(form.roles[leaf]) for leaf in form.operands]
     count = len(roles)
+    firsts = set(form.twin.values())
+    first, second = (sum([1 << n for n, x in enumerate(form.operands) if x in some]) for some in (firsts, form.twin))
     best: dict[int, ContractionStep] = {}
-    value: dict[int, int] = {}  # of the cost of the best
+    value: dict[int, int] = {}  # twice the cost of the best
 
     @functools.cache
     def elements(some: RoleSet) -> int:
@@ -103,6 +150,7 @@ def best_order(form: IndexForm) -> ContractionStep:
     for mask in range(1, 1 << count):
         others = [roles[i] for i in range(count) if not mask >> i & 1]
         wanted = form.out.union(*others)
+        times = 1 if shared and not (mask & ~first and mask & ~second) else 2
         if mask & (mask - 1) == 0:
             number = mask.bit_length() - 1
             leaf = form.operands[number]
@@ -110,13 +158,13 @@ def best_order(form: IndexForm) -> ContractionStep:
             cost = step_cost(roles[number], []) if divides else Counter[RoleSet]()
             plain = ContractionStep((number,), RoleSet(), roles[number], leaf in form.frozen, cost)
             best[mask] = _summed(plain, roles[number] - wanted)
-            value[mask] = paid(best[mask].cost, form.sizes)
+            value[mask] = times * paid(best[mask].cost, form.sizes)
             continue
         values: dict[int, int] = {}
         part = (mask - 1) & mask
         while part > mask ^ part:
             a, b = best[part], best[mask ^ part]
-            own = sum(n * elements(some) for some, n in _own_cost(a, b, wanted).items())
+            own = times * sum(n * elements(some) for some, n in _own_cost(a, b, wanted).items())
             values[part] = value[part] + value[mask ^ part] + own
             part = (part - 1) & mask
         part = min(values, key=values.__getitem__)

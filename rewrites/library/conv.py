@@ -31,6 +31,11 @@ conv-pad: X[*b *g *c *s]  W[*g o *c *s2]
   conv(pad(X, 0, s(l, h)), W, c, s(t, p, q, 1, d))  ==  conv(X, W, c, s(t, l + p, h + q, 1, d))
   if l >= 0, h >= 0
 
+conv-separable: X[*b *g *c r s]  V[*g *o *c r2]  K[s2]
+  conv(X, V * K, c, r(t, p, q, u, d), s(t2, p2, q2, u2, d2))
+    == conv(conv(X, V, c, r(t, p, q, u, d)), K, s(t2, p2, q2, u2, d2))
+  prefer r2 > 1 and s2 > 1
+
 conv-merge: X[*b *g c *s]  W[*g o c *s2]  V[*g o2 c *s2]
   conv(X, W, c, s(t, p, q, u, d)), conv(X, V, c, s(t, p, q, u, d))  ==  slice(Y, o(0, o)), slice(Y, o(o, o + o2))
   with Y = conv(X, concat(W, V, o), c, s(t, p, q, u, d))

@@ -56,7 +56,7 @@ dot-split-k: A[*b *m i]  B[*b i *n]  C[*b *m i2]  D[*b i2 *n]
 
 dot-of-concat: A[*b *m i]  C[*b *m i2]  D[*b i3 *n]
   dot(concat(A, C, i), D, i)  ==  dot(A, slice(D, i(0, i)), i) + dot(C, slice(D, i(i, i + i2)), i)
-  prefer frozen(D) and live(A)
+  prefer live(A)
   mode near
 
 product-with-padding: A[*b *m k]  B[*b k2 *n]

@@ -79,4 +79,25 @@ select-ew: f/1  P[*a]  A[*a]  B[*a]
 exp-product: A[*a]  B[*a]
   exp(A) * exp(B)  ==  exp(A + B)
   mode near
+
+power-2: A[*a]
+  pow(A, 2)  ==  square(A)
+
+power-3: A[*a]
+  pow(A, 3)  ==  square(A) * A
+
+power-4: A[*a]
+  pow(A, 4)  ==  square(square(A))
+
+power-5: A[*a]
+  pow(A, 5)  ==  square(square(A)) * A
+
+power-6: A[*a]
+  pow(A, 6)  ==  square(square(A) * A)
+
+power-7: A[*a]
+  pow(A, 7)  ==  square(square(A) * A) * A
+
+power-8: A[*a]
+  pow(A, 8)  ==  square(square(square(A)))
 """

@@ -20,6 +20,10 @@ sum-concat: A[*a *k n]  B[*a *k n2]
   sum(concat(A, B, n), n, k)  ==  sum(A, n, k) + sum(B, n, k)
   mode near
 
+sum-of-padding: A[*a *m k]
+  sum(pad(A, 0, k(l, h)), k, m)  ==  sum(A, k, m)
+  if l >= 0, h >= 0
+
 max-concat: A[*a *k n]  B[*a *k n2]
   max(concat(A, B, n), n, k)  ==  maximum(max(A, n, k), max(B, n, k))
   mode near

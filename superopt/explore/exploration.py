@@ -165,7 +165,7 @@ def explore(
         interrupted=interrupted,
         bodies=tuple(bodies.plans),
         loops=begun.loops,
-        rules=tuple(run.rules),
+        rules=(*run.rules, *run.instances.rules),
         instances=run.instances,
     )
 
@@ -216,7 +216,7 @@ class _Exploring:
         if made:
             proved = prove_instances(made, self.request.numerics, self.deadline.share())
             self.instances = self.instances.with_instances(proved)
-            self.rules = (*self.rules, *proved.rules)
+            self.growth.append(self._grown(proved.rules, self.deadline.share(), passes=1))
             self._saturate()
             self.progress(f"{len(proved.rules)} of {len(made)} orders of sums of products proved")
 
@@ -305,14 +305,21 @@ class _Exploring:
         """The deadline of timings after a round: as much as each search and each timing to come, whatever it took."""
         return _timing(self.deadline.share(1.0 / (self.rounds - len(self.searches))))
 
-    def _grown(self, rules: Sequence[Rule], deadline: Deadline, near: Collection[int] | None = None) -> GrowthReport:
+    def _grown(
+        self,
+        rules: Sequence[Rule],
+        deadline: Deadline,
+        near: Collection[int] | None = None,
+        passes: int = GrowthLimits().iterations,
+    ) -> GrowthReport:
         """Grow the e-graph; without a clock, by as many matches on every machine."""
         enodes = GrowthLimits().enodes + self.imported  # a program of 20,000 nodes may grow, too
         if not deadline.is_timed:
             used = sum(count.matches for report in self.growth for count in report.rules.values())
             matches = max(_MATCHES - used, _LATER_MATCHES)
-            return grow(self.eg, rules, GrowthLimits(enodes=enodes, matches=matches), near, deadline)
-        return grow(self.eg, rules, GrowthLimits(enodes=enodes), near, deadline.at_least(1e-2))
+            limits = GrowthLimits(enodes=enodes, iterations=passes, matches=matches)
+            return grow(self.eg, rules, limits, near, deadline)
+        return grow(self.eg, rules, GrowthLimits(enodes=enodes, iterations=passes), near, deadline.at_least(1e-2))
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""

@@ -75,6 +75,13 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], int]] = {
     "solution with identity and low rank": (
         lambda u, y: jnp.linalg.solve(jnp.eye(60) + u @ u.T, y), (draw(60, 4), draw(60)), 60 * 4,
     ),
+    "total of differences of pairs": (
+        lambda x, y: jnp.sum((x[:, None] - y) @ jnp.eye(4), (0, 1)), (draw(60, 4), draw(50, 4)), 4,
+    ),
+    "messages of both ends of an edge": (
+        lambda x, i, j, w: jnp.concatenate([x[i], x[j]], 1) @ w,
+        (draw(20, 8), below(20, 300), below(20, 300), draw(16, 4)), 300 * 4,
+    ),
     "last of scaled running products": (lambda s, x: (s * jnp.cumprod(x, 1))[:, -1], (draw(1), draw(20, 60)), 20),
     "last of running maxima": (lambda x: jax.lax.cummax(x, 1)[:, -1] + 1, (draw(20, 60),), 20),
 }  # fmt: skip

@@ -226,6 +226,12 @@ def plain_conv(x: Node, w: Node) -> Node:
     )  # fmt: skip
 
 
+def blurring() -> Node:
+    """A kernel that is the outer product of one along each axis."""
+    down, right = spread(var("u", 3), (3, 3), 0), spread(var("v", 3), (3, 3), 1)
+    return mk("reshape", ew("mul", down, right), new_sizes=(1, 1, 3, 3))
+
+
 def two_kernels() -> Node:
     x = var("x", 1, 3, 5, 5)
     return ew("add", plain_conv(x, frozen("w", 4, 3, 3, 3)), plain_conv(x, frozen("v", 4, 3, 3, 3)))
@@ -259,8 +265,8 @@ def powers() -> Node:
     """The tensor to every constant that a rule of powers is about, of positive values."""
     x = ew("max", var("x", 3, 4), fill(0.5, 3, 4))
     total = x
-    for c in (0.75, 0.25, 1.5, -0.25, -0.5, -0.75, -1.5, -2.0):
-        total = ew("max", total, ew("pow", x, fill(c, 3, 4)))
+    for c in (0.75, 0.25, 1.5, -0.25, -0.5, -0.75, -1.5, -2.0, *range(2, 9)):
+        total = ew("max", total, ew("pow", x, fill(float(c), 3, 4)))
     return total
 
 
@@ -403,8 +409,9 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "powers": (
         powers,
         ("power-3-4", "power-1-4", "power-3-2", "power-less-1-4", "power-less-1-2", "power-less-3-4", "power-less-3-2",
-         "power-less-2"),
+         "power-less-2", *[f"power-{n}" for n in range(2, 9)]),
     ),
+    "blur by an outer product": (lambda: plain_conv(var("x", 1, 1, 7, 7), blurring()), ("conv-separable",)),
     "bilinear form": (bilinear, ("product-order",)),
     "total of a product": (lambda: total(dot(var("a", 5, 4), var("b", 4, 3)), 0, 1), ("sum-of-product",)),
     "total of a sum": (lambda: total(ew("add", var("a", 5, 4), spread(var("b", 4), (5, 4), 1)), 0), ("sum-of-bias",)),
@@ -469,6 +476,10 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     ),
     "weighted differences": (lambda: weighted("to"), ("product-of-weighted-difference",)),
     "weighted differences, turned": (lambda: weighted("from"), ("product-of-weighted-difference-from",)),
+    "total of a padded tensor": (
+        lambda: total(mk("pad", var("x", 3, 4), literal(0.0, "float64"), padding_config=((0, 0, 0), (2, 1, 0))), 0, 1),
+        ("sum-of-padding",),
+    ),
     "negated difference": (
         lambda: ew("exp", ew("neg", ew("sub", var("x", 3, 4), var("y", 3, 4)))),
         ("neg-of-difference",),
