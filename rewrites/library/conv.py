@@ -36,6 +36,10 @@ conv-separable: X[*b *g *c r s]  V[*g *o *c r2]  K[s2]
     == conv(conv(X, V, c, r(t, p, q, u, d)), K, s(t2, p2, q2, u2, d2))
   prefer r2 > 1 and s2 > 1
 
+conv-subtract-kernels: X[*b *g *m *k *s]  W[*b *m *n *s2]  V[*b *m *n *s2]
+  conv(X, W, m, s(t, p, q, u, d)) - conv(X, V, m, s(t, p, q, u, d))  ==  conv(X, W - V, m, s(t, p, q, u, d))
+  prefer live(X)
+
 conv-merge: X[*b *g c *s]  W[*g o c *s2]  V[*g o2 c *s2]
   conv(X, W, c, s(t, p, q, u, d)), conv(X, V, c, s(t, p, q, u, d))  ==  slice(Y, o(0, o)), slice(Y, o(o, o + o2))
   with Y = conv(X, concat(W, V, o), c, s(t, p, q, u, d))

@@ -7,7 +7,7 @@ Each was enumerated, lifted and widened by machine; roles that no site is known 
 RULES = """
 conv-add-kernels: X[*b *g *m *k *s]  W[*b *m *n *s2]  V[*b *m *n *s2]
   conv(X, W, m, s(t, p, q, u, d)) + conv(X, V, m, s(t, p, q, u, d))  ==  conv(X, W + V, m, s(t, p, q, u, d))
-  prefer frozen(W) and frozen(V)
+  prefer live(X)
   source superopt discover --ops add,conv
 
 conv-add-images: X[*b *g *k *m *s]  W[*b *k *n *s2]  Y[*b *g *k *m *s]

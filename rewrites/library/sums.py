@@ -105,6 +105,19 @@ product-with-upper-triangle: X[j *m]  extra i
   if i == j
   prefer i > 256
 
+product-with-masked-product: q in 32|64|128  Q[*b i *d]  K[*b j *d]  V[*b j *e]  extra o r s
+  dot(where(ge(iota(i), iota(j)), dot(Q, K, d), 0), V, j)
+    == merge(dot(where(ge(split(iota(i), i, o, r(q)), split(iota(j), j, o, s(q))), dot(Y, Z, d), 0), W, s)
+             + dot(Y, cumsum(S, o) - S, d), o, r, i)
+  with Y = split(Q, i, o, r(q))
+  with Z = split(K, j, o, s(q))
+  with W = split(V, j, o, s(q))
+  with S = dot(Z, W, s)
+  if i == j, i % q == 0
+  prefer 2 * prod(d) * prod(e) < (i - q) * (prod(d) + prod(e))
+  mode near
+  source Hua, Dai, Liu and Le 2022
+
 mean-of-product: A[*b *m *p *k]  B[*b *m *k]  C[*b *k *n]  S[]
   dot(A, C, k) - dot(B, C, k) / S  ==  dot(A - B / S, C, k)
   prefer prod(p) > 1

@@ -82,6 +82,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], int]] = {
         lambda x, i, j, w: jnp.concatenate([x[i], x[j]], 1) @ w,
         (draw(20, 8), below(20, 300), below(20, 300), draw(16, 4)), 300 * 4,
     ),
+    "causal attention without a softmax": (
+        lambda q, k, v: jnp.tril(q @ k.T) @ v, (draw(256, 4), draw(256, 4), draw(256, 4)), 256 * 64,
+    ),
     "last of scaled running products": (lambda s, x: (s * jnp.cumprod(x, 1))[:, -1], (draw(1), draw(20, 60)), 20),
     "last of running maxima": (lambda x: jax.lax.cummax(x, 1)[:, -1] + 1, (draw(20, 60),), 20),
 }  # fmt: skip

@@ -232,9 +232,9 @@ def blurring() -> Node:
     return mk("reshape", ew("mul", down, right), new_sizes=(1, 1, 3, 3))
 
 
-def two_kernels() -> Node:
+def two_kernels(joined: str) -> Node:
     x = var("x", 1, 3, 5, 5)
-    return ew("add", plain_conv(x, frozen("w", 4, 3, 3, 3)), plain_conv(x, frozen("v", 4, 3, 3, 3)))
+    return ew(joined, plain_conv(x, var("w", 4, 3, 3, 3)), plain_conv(x, var("v", 4, 3, 3, 3)))
 
 
 def two_images() -> Node:
@@ -401,7 +401,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "sum of choices": (
         lambda: total(chosen(), 2), ("sum-of-outer-selection", "sum-of-selected-difference"),
     ),
-    "sum of convolutions of one input": (two_kernels, ("conv-add-kernels",)),
+    "sum of convolutions of one input": (lambda: two_kernels("add"), ("conv-add-kernels",)),
+    "difference of convolutions of one input": (lambda: two_kernels("sub"), ("conv-subtract-kernels",)),
     "sum of convolutions by one kernel": (two_images, ("conv-add-images",)),
     "features mixed after a convolution": (bottleneck, ("conv-then-pointwise",)),
     "features mixed before a pool": (transition, ("pool-before-product",)),

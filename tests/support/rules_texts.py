@@ -97,6 +97,16 @@ sum-bcast-lost-count: A[*a]  extra *k
 max-of-dot: A[*b *m *k]  B[*b *k *n]
   max(dot(A, B, k), n)  ==  dot(A, max(B, n), k)
 
+masked-product-with-own-block-twice: q in 2|4  Q[*b i *d]  K[*b j *d]  V[*b j *e]  extra o r s
+  dot(where(ge(iota(i), iota(j)), dot(Q, K, d), 0), V, j)
+    == merge(dot(where(ge(split(iota(i), i, o, r(q)), split(iota(j), j, o, s(q))), dot(Y, Z, d), 0), W, s)
+             + dot(Y, cumsum(S, o), d), o, r, i)
+  with Y = split(Q, i, o, r(q))
+  with Z = split(K, j, o, s(q))
+  with W = split(V, j, o, s(q))
+  with S = dot(Z, W, s)
+  if i == j, i % q == 0
+
 cumsum-blocked-no-carry: q in 2|4  A[*a n]  extra o i
   cumsum(A, n)  ==  merge(cumsum(split(A, n, o, i(q)), i), o, i, n)
   if n % q == 0

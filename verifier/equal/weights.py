@@ -148,9 +148,9 @@ class _Elimination:
     def assign(self, values: Mapping[str, Poly]) -> None:
         self.left = [k for k in self.left if k not in values]
         self.eqs = [(a.subst(values), x.subst(values)) for a, x in self.eqs]
-        moved = [g.subst(values) for g in self.guards]
-        beside = {*moved, *(c.eq(a, x) for a, x in self.eqs)}
-        guards = tidy(undivide(self.ctx, g, self.facts, beside) for g in moved)
+        moved = [(g, g.subst(values)) for g in self.guards]
+        beside = {*(g for _, g in moved), *(c.eq(a, x) for a, x in self.eqs)}
+        guards = tidy(g if g == old else undivide(self.ctx, g, self.facts, beside) for old, g in moved)
         self.guards = [c.FALSE] if guards is None else list(guards)
         self.sizes = [(p.subst(values), e) for p, e in self.sizes]
 
@@ -166,6 +166,9 @@ class _Elimination:
                 self.eqs.append((const(0), g.poly))
         while self.left and self._step():
             pass
+        if self.left:
+            guards = tidy(undivide(self.ctx, g, self.facts) if g.vars & set(self.left) else g for g in self.guards)
+            self.guards = [c.FALSE] if guards is None else list(guards)
         for k in list(self.left):
             self._count(k)
         guard = c.conj(self._multiplied([*self.guards, *(c.eq(a, x) for a, x in self.eqs)]))
