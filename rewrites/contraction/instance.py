@@ -15,7 +15,7 @@ from rewrites.build.arrange import BuildError
 from rewrites.build.terms import build
 from rewrites.contraction.order import ContractionStep, RoleSet, best_order, frozen_leaves, paid, program_cost
 from rewrites.contraction.region import KINDS, IndexForm, RegionPart, read, read_opened
-from rewrites.egraph.graph import EGraph, Origin
+from rewrites.egraph.graph import EGraph, LimitReachedError, Origin
 from rewrites.egraph.perm import PERM_BITS
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
@@ -46,17 +46,19 @@ def contraction_rules(eg: EGraph) -> list[Rule]:
 
 
 def _is_there(eg: EGraph, rule: Rule, cls: int) -> bool:
-    """Whether rules of the library have made the right side of a rule at a class already."""
-    for match in matches(rule, eg, cls << PERM_BITS):
-        eg.current_origin = Origin(rule.name, 0, (cls << PERM_BITS,))
-        try:
-            (value,) = build(match, eg)
-        except (BuildError, ShapeError):
-            continue
-        finally:
-            eg.current_origin = None
-        if eg.find_class(value) == eg.find_class(cls << PERM_BITS):
-            return True
+    """Whether rules of the library have made the right side of a rule at a class already; nothing is added."""
+    most, eg.max_enodes = eg.max_enodes, 0
+    try:
+        for match in matches(rule, eg, cls << PERM_BITS):
+            eg.current_origin = Origin(rule.name, 0, (cls << PERM_BITS,))
+            try:
+                (value,) = build(match, eg)
+            except (BuildError, ShapeError, LimitReachedError):
+                continue
+            if eg.find_class(value) == eg.find_class(cls << PERM_BITS):
+                return True
+    finally:
+        eg.current_origin, eg.max_enodes = None, most
     return False
 
 
