@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,33 @@ RESULTS = frozenset(
         "pipeline", "report", "returned", "search",
     ]
 )  # fmt: skip
+PROOFS = frozenset(["certify", "equivalence", "project", "verifier"])
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Keep the collector of cycles off the modules of all tests, which stay: it would look at them again and again."""
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Keep the collector of cycles off the modules of all tests, which stay: it would look at them again and again.
+
+    Each worker of pytest-xdist begins at another room.  pytest rewrites the asserts of a module once, if not all workers
+    come to it at the same time: 6 s of a processor for all of them in a fresh clone.
+    """
+    config = session.config
+    if config.args_source is config.ArgsSource.TESTPATHS:
+        rooms = sorted(str(room) for room in Path(__file__).parent.iterdir() if any(room.glob("test_*.py")))
+        worker, count = (os.environ.get(f"PYTEST_XDIST_WORKER{x}", "1") for x in ("", "_COUNT"))
+        first = int(worker.removeprefix("gw")) * len(rooms) // int(count) % len(rooms)
+        config.args = [*rooms[first:], *rooms[:first]]
     with paused_collector():
         collected = yield
     gc.collect()
     gc.freeze()
     return collected
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the rooms in one order, at whichever the collection began."""
+    items.sort(key=lambda item: item.path.parent)
 
 
 @pytest.fixture
@@ -85,10 +103,10 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "SAMPLE_S", 5e-4)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def at_one_size_by_xla(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA compiles functions that are proved equal at one size, not at three, where tests ask for the proof."""
-    if request.node.get_closest_marker("slow") is None:
+    if request.path.parent.name in PROOFS and request.node.get_closest_marker("slow") is None:
         monkeypatch.setattr("verifier.statements.watch.XLA_SIZES", 1)
 
 

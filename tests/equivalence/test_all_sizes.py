@@ -22,8 +22,6 @@ from superopt.errors import InputError
 from tests.support.pasted import executed
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
-pytestmark = pytest.mark.usefixtures("at_one_size_by_xla")
-
 FLOAT = TensorProto.FLOAT
 node = helper.make_node
 W = np.arange(32, dtype=np.float32).reshape(8, 4) / 7 - 2

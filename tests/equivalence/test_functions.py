@@ -21,8 +21,6 @@ from superopt.frontends.jax.jaxpr import import_function
 from tests.support.pasted import executed
 from verifier.verdict import PROVED, REFUTED
 
-pytestmark = pytest.mark.usefixtures("at_one_size_by_xla")
-
 PARAMS = {
     "w": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32),
     "scale": np.array([0.3, 1.7, -2.1, 0.9], np.float32),

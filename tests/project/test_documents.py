@@ -174,7 +174,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 RUN = [page for page in PAGES if any(block.kind in ("python", "pycon", "console") for block in blocks(page))]
 
 
-@pytest.mark.usefixtures("quickly", "at_one_size_by_xla")
+@pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("page", RUN)
 def test_examples_run_as_they_stand(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {"__name__": "example"}

@@ -103,7 +103,6 @@ TRUE = [*integers.STATEMENTS[::6], *engineer.STATEMENTS[::9]]
 OPEN = ("gradient-of-cross-entropy",)
 
 
-@pytest.mark.usefixtures("at_one_size_by_xla")
 @pytest.mark.parametrize("statement", sampled(TRUE, lambda n, s: n % 6 == 0 or s.name in OPEN), ids=lambda s: s.name)
 def test_true_statements_are_proved(statement) -> None:
     found = check_statement(statement)

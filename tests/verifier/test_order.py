@@ -14,8 +14,6 @@ from tests.support.sampling import one_in, sampled
 from verifier.statements.statement import make_statement, proved_alone
 from verifier.verdict import PROVED, REFUTED
 
-pytestmark = pytest.mark.usefixtures("at_one_size_by_xla")
-
 Case = tuple[Callable[..., Any], Callable[..., Any], tuple[str, ...]]
 softmax, logistic, logsumexp = jax.nn.softmax, jax.nn.sigmoid, jax.nn.logsumexp
 

@@ -30,8 +30,6 @@ from verifier.statements.refute import tiny_sizes
 from verifier.statements.statement import Statement, check_statement, make_statement, proved_alone
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Verdict
 
-pytestmark = pytest.mark.usefixtures("at_one_size_by_xla")
-
 
 @functools.cache
 def statement(name: str) -> Statement:

@@ -15,8 +15,6 @@ from tests.support.pasted import executed
 from tests.support.sampling import one_in, sampled
 from verifier.statements.statement import make_statement, proved_alone
 
-pytestmark = pytest.mark.usefixtures("at_one_size_by_xla")
-
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 ROWS = re.findall(r"^\| (.+) \| `(.+)` is `(.+)` \| (exact|real|range|no) \|$", PAGE.read_text(encoding="utf-8"), re.M)
 KINDS = {"x": "float32", "y": "float32", "z": "float32", "h": "bfloat16", "k": "bfloat16", "i": "int32", "j": "int32",

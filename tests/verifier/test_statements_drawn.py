@@ -10,8 +10,6 @@ from superopt.lab.corpora.statements.drawn import drawn
 from verifier.statements.statement import check_statement, proved_alone
 from verifier.verdict import PROVED, REFUTED
 
-pytestmark = pytest.mark.usefixtures("at_one_size_by_xla")
-
 
 @pytest.mark.parametrize(("first", "count"), [(0, 7), pytest.param(1000, 5000, marks=pytest.mark.slow)])
 def test_random_statements_are_answered(first: int, count: int) -> None:

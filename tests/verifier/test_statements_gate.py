@@ -1,7 +1,5 @@
 """False statements that look true to a prover that forgets something, and true ones that must not be lost to the gate.
 
-pytestmark = pytest.mark.usefixtures("at_one_size_by_xla")
-
 Each false pair is one kind of what may be forgotten: contents of constants, roundings, branches on sizes, machine
 integers, numbers that are none.  None may be PROVED, whatever the refuter finds.
 """

@@ -14,8 +14,6 @@ import superopt
 from tests.support.sampling import one_in, sampled
 from verifier.statements.statement import make_statement, proved_alone
 
-pytestmark = pytest.mark.usefixtures("at_one_size_by_xla")
-
 Case = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], tuple[str, ...]]
 
 
