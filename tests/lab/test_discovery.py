@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from superopt.commands.main import cli
 from superopt.errors import UsageError
 from superopt.lab.discovery import calls
 from superopt.lab.discovery.algebra import OpForm, apply, binary_forms, digests, result
-from superopt.lab.discovery.discover import Discovery, DiscoverySettings, discover
+from superopt.lab.discovery.discover import Discovery, DiscoverySettings, discover, key_of, key_of_fates
 from superopt.lab.discovery.enumeration import ROW, jobs, run_job
 from superopt.lab.discovery.implied import equations, examples, implied
 from superopt.lab.discovery.lift import UnliftableError, lift, typeable
@@ -133,6 +134,7 @@ ALGEBRA = {
 
 
 TWO_OPS = DiscoverySettings(("dot", "add"), 2, library=False)
+ONE_OP = DiscoverySettings(("dot",), 2, library=False)
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +142,13 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Discovery]:
     """The folder and the results of a run of two ops without the library."""
     folder = tmp_path_factory.mktemp("bare")
     return folder, discover(TWO_OPS, folder)
+
+
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Discovery]:
+    """The folder and the results of a run of one op without the library."""
+    folder = tmp_path_factory.mktemp("products")
+    return folder, discover(ONE_OP, folder)
 
 
 def test_two_ops_find_associativity_without_the_library(bare: tuple[Path, Discovery]) -> None:
@@ -168,23 +177,23 @@ def test_what_the_library_implies_is_not_found_again(bare: tuple[Path, Discovery
 
 
 def test_a_run_goes_on_where_it_stopped(bare: tuple[Path, Discovery], tmp_path: Path) -> None:
-    _, whole = bare
+    folder, whole = bare
     stopped = discover(replace(TWO_OPS, seconds=1e-9), tmp_path)
     assert not stopped.done
     assert not stopped.rules
-    again = discover(TWO_OPS, tmp_path)
-    (log,) = tmp_path.glob("*/fates-*.jsonl")
-    lines = log.read_text().splitlines()
+    (known,) = folder.glob(f"*/fates-{key_of_fates(TWO_OPS)}.jsonl")
+    log = tmp_path / known.relative_to(folder)
+    lines = known.read_text().splitlines()
     log.write_text("\n".join(lines[: len(lines) // 2]) + "\n")  # as if it had been killed half way
     resumed = discover(TWO_OPS, tmp_path)
     assert resumed.summary["resumed"] == len(lines) // 2
-    assert whole.rules == again.rules == resumed.rules
+    assert whole.rules == resumed.rules
     third = discover(TWO_OPS, tmp_path)
     assert third.summary["resumed"] == third.summary["judged"]
     assert third.rules == whole.rules
 
 
-def test_jobs_and_partitions_respect_the_bound_on_rows(tmp_path: Path) -> None:
+def test_jobs_and_partitions_respect_the_bound_on_rows(products: tuple[Path, Discovery], tmp_path: Path) -> None:
     bound = 2_000
     ops = frozenset(("dot", "add", "mul", "concat"))
     u = leaves_for(ops, 2)
@@ -195,15 +204,19 @@ def test_jobs_and_partitions_respect_the_bound_on_rows(tmp_path: Path) -> None:
     rows = sum(len(np.load(f)) for f in tmp_path.glob("*/*.npy"))
     assert rows == sum(written)
     assert all(np.load(f).dtype == ROW for f in tmp_path.glob("*/*.npy"))
-    small = discover(DiscoverySettings(("dot",), 2, library=False, rows=150), tmp_path / "small")
-    large = discover(DiscoverySettings(("dot",), 2, library=False), tmp_path / "large")
+    folder, large = products
+    few = replace(ONE_OP, rows=150)
+    (tmp_path / key_of(few)).mkdir()
+    fates = f"fates-{key_of_fates(ONE_OP)}.jsonl"
+    shutil.copyfile(folder / key_of(ONE_OP) / fates, tmp_path / key_of(few) / fates)  # the pairs are judged already
+    small = discover(few, tmp_path)
     assert small.summary["terms"] == large.summary["terms"]
     assert small.summary["pairs"] == large.summary["pairs"]
 
 
-def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
-    one = discover(DiscoverySettings(("dot",), 2, library=False), tmp_path / "one")
-    two = discover(DiscoverySettings(("dot",), 2, library=False), tmp_path / "two", workers=Workers(2))
+def test_workers_find_what_one_process_finds(products: tuple[Path, Discovery], tmp_path: Path) -> None:
+    _, one = products
+    two = discover(ONE_OP, tmp_path, workers=Workers(2))
     assert one.summary["pairs"] == two.summary["pairs"]
     assert all(implies(one.rules, text) for text in two.rules)
     assert all(implies(two.rules, text) for text in one.rules)
@@ -245,7 +258,8 @@ def test_coverage_tells_what_is_implied() -> None:
     assert not covered(read("matmul(w1, w2)  ==  matmul(w2, w1)"), rules)
 
 
-def test_command_line(tmp_path: Path) -> None:
+def test_command_line(products: tuple[Path, Discovery], tmp_path: Path) -> None:
+    shutil.copytree(products[0], tmp_path, dirs_exist_ok=True)  # judged already
     out = tmp_path / "rules.txt"
     arguments = ["discover", "--ops", "dot", "--size", "2", "--bare", "--folder", str(tmp_path), "--json"]
     done = CliRunner().invoke(cli, [*arguments, "--out", str(out)])
