@@ -33,8 +33,8 @@ PROOFS = frozenset(["certify", "equivalence", "project", "verifier"])
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep the collector of cycles off the modules of all tests, which stay: it would look at them again and again.
 
-    Each worker of pytest-xdist begins at another room.  pytest rewrites the asserts of a module once, if not all workers
-    come to it at the same time: 6 s of a processor for all of them in a fresh clone.
+    Each worker of pytest-xdist begins at another room, so that not all of them rewrite the asserts of a module at the same
+    time: 13 s of a processor in a fresh clone.
     """
     config = session.config
     if config.args_source is config.ArgsSource.TESTPATHS:

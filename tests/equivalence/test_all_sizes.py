@@ -122,7 +122,7 @@ def many(layers: int, wrong: int = -1, folded: bool = False) -> Any:
 
 
 def test_many_layers_are_proved_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = 5
+    layers = 3
     monkeypatch.setattr(symbolic, "MOST", 5 * layers)  # operations that are one question to the prover
     found = compare_models(many(layers), many(layers, folded=True))
     assert found.status == PROVED, str(found)

@@ -250,7 +250,7 @@ def test_loops_become_scans_and_whiles() -> None:
 
 
 def test_random_weights_follow_from_roles() -> None:
-    loaded = load_model(light_model_path("resnet50"))
+    loaded = load_model(light_model_path("shufflenet"))
     first, again, other = randomize_weights(loaded, 1), randomize_weights(loaded, 1), randomize_weights(loaded, 2)
     known = roles(loaded)
     assert len(known) == len(loaded.params)

@@ -102,9 +102,9 @@ def test_what_keeps_bits_is_exact(name: str) -> None:
 
 def test_exact_rules_keep_every_bit() -> None:
     rules = [*load(), *(rule for rules in rollcall.load().values() for rule in rules)]
-    proved, certificates = require_proved(rules[::6], ledger_of(None))  # those of the library are on record
+    proved, certificates = require_proved(rules[::9], ledger_of(None))  # those of the library are on record
     exact = [rule for rule in proved if certificates[rule.name].exactness == "exact" and not rule.dtype]
-    assert len(exact) > 15
+    assert len(exact) > 10
     for rule in exact:
         assert different_bits(rule, 4) is None, rule.name
 
