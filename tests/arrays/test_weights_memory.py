@@ -21,7 +21,7 @@ from superopt.arrays.placing import give_back, mapped, owned, pieces, place, pla
 from superopt.lab.bench.cost.memory import watch
 
 ROLLUP = Path("/proc/self/smaps_rollup")
-COUNT, SIDE, SMALL = 6, 2048, 16  # matrices of 16 MB: larger than what the C library would hide in what it keeps
+COUNT, SIDE, SMALL = 4, 2048, 16  # matrices of 16 MB: larger than what the C library would hide in what it keeps
 WEIGHTS = COUNT * SIDE * SIDE * 4
 linux = pytest.mark.skipif(not ROLLUP.exists(), reason="this system does not tell the memory of a process")
 
@@ -41,7 +41,7 @@ def peak_of(work: Callable[[], Any]) -> int:
     def look() -> None:
         while not done.is_set():
             most[0] = max(most[0], taken())
-            time.sleep(0.002)
+            time.sleep(0.01)  # the system counts the pages of this process for a millisecond and more
 
     looking = threading.Thread(target=look)
     looking.start()
