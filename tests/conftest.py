@@ -26,15 +26,16 @@ RESULTS = frozenset(
         "pipeline", "report", "returned", "search",
     ]
 )  # fmt: skip
-PROOFS = frozenset(["certify", "equivalence", "project", "verifier"])
+PROOFS = frozenset(["equivalence", "project", "verifier"])
+"""Rooms whose tests ask for proofs of statements, and not for the figures of the watch over them."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep the collector of cycles off the modules of all tests, which stay: it would look at them again and again.
 
-    Each worker of pytest-xdist begins at another room, so that not all of them rewrite the asserts of a module at the same
-    time: 13 s of a processor in a fresh clone.
+    Each worker of pytest-xdist begins at another room: else all of them rewrite the asserts of the same modules at the
+    same time, which takes 13 s of a processor in a fresh clone.
     """
     config = session.config
     if config.args_source is config.ArgsSource.TESTPATHS:
@@ -50,9 +51,10 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the rooms in one order, at whichever the collection began."""
-    items.sort(key=lambda item: item.path.parent)
+    if config.args_source is config.ArgsSource.TESTPATHS:
+        items.sort(key=lambda item: item.path.parent)
 
 
 @pytest.fixture
@@ -85,9 +87,12 @@ def workers_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def quickly_where_results_are_read(request: pytest.FixtureRequest) -> None:
     """Tests of these rooms compare results of XLA with others, and ask neither for time nor for bits of it."""
-    if request.path.parent.name in RESULTS:
+    room = request.path.parent.name
+    if room in RESULTS:
         request.getfixturevalue("quickly")
         request.getfixturevalue("briefly")
+    if room in PROOFS and request.node.get_closest_marker("slow") is None:
+        request.getfixturevalue("at_one_size_by_xla")
 
 
 @pytest.fixture
@@ -103,11 +108,10 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "SAMPLE_S", 5e-4)
 
 
-@pytest.fixture(autouse=True)
-def at_one_size_by_xla(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def at_one_size_by_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA compiles functions that are proved equal at one size, not at three, where tests ask for the proof."""
-    if request.path.parent.name in PROOFS and request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr("verifier.statements.watch.XLA_SIZES", 1)
+    monkeypatch.setattr("verifier.statements.watch.XLA_SIZES", 1)
 
 
 @pytest.fixture

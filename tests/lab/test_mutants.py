@@ -79,7 +79,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "    assert (root / 'docs' / 'page.md').exists() and (root / 'superopt' / 'build' / 'b.py').exists()\n"
         "    assert not (root / 'build').exists() and not (root / '.git').exists()\n",
         **dict.fromkeys(("docs/page.md", "superopt/build/b.py", "build/site.html", ".git/config"), ""),
-        "pyproject.toml": '[tool.pytest.ini_options]\naddopts = "--disable-plugin-autoload -p xdist.plugin"\n',  # quickly
+        "pyproject.toml": '[tool.pytest.ini_options]\naddopts = "--disable-plugin-autoload -p xdist.plugin"\n',
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -654,7 +654,7 @@ def test_what_is_written_to_is_left_to_jax(count: list[int]) -> None:
         np.testing.assert_allclose(closed(jnp.ones(3)), np.full(3, 2.0 * (i + 1)))
 
 
-@pytest.mark.parametrize("devices", [4, 1])
+@pytest.mark.parametrize("devices", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_sharded_arguments_are_left_to_jax(devices: int, tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "support" / "sharded_calls.py"
     done = subprocess.run(

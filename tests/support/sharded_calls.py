@@ -53,12 +53,14 @@ def main() -> int:
     different = 0
     explicit = jax.make_mesh((COUNT,), ("x",), axis_types=(AxisType.Explicit,))
     auto = jax.make_mesh((COUNT,), ("x",), axis_types=(AxisType.Auto,))
+    alone = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
     places: dict[str, Any] = {
         "default": X,
         "explicit": jax.device_put(X, NamedSharding(explicit, P("x"))),
         "auto": jax.device_put(X, NamedSharding(auto, P("x"))),
         "columns": jax.device_put(X, NamedSharding(auto, P(None, "x"))),
         "replicated": jax.device_put(X, NamedSharding(auto, P())),
+        "one of them": jax.device_put(X, NamedSharding(alone, P("x"))),
         "last device": jax.device_put(X, jax.devices()[-1]),
         "numpy": np.asarray(X),
     }
