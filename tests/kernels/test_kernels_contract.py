@@ -8,6 +8,7 @@ import pytest
 from superopt.errors import InputError
 from superopt.ir.graph import make_input, mk
 from superopt.kernels.choose.frozen import hoisted
+from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import host, restricted, supported
 from superopt.kernels.loops.contract import analyse
 from superopt.kernels.loops.evaluate import evaluate
@@ -98,6 +99,15 @@ DECISIONS = {
 def test_decisions_change_no_result(name):
     p = cases.program(PRODUCT)
     cases.check(p, tiled(p, "out0", DECISIONS[name]), 33)
+
+
+def test_a_prefetch_is_as_many_steps_ahead_as_is_said():
+    p = cases.program(PRODUCT)
+    near, far = (
+        generate(tiled(p, "out0", D(rows=(("o0", 5),), vectors=2, prefetch=ahead)), host()).module.text()
+        for ahead in (4, 8)
+    )
+    assert near != far
 
 
 ONE_ROW = cases.finished(cases.matmul(1, 192, 33))

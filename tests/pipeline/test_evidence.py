@@ -225,6 +225,16 @@ def test_the_drawing_of_a_program_in_kernels_shows_what_is_fused_on_which_backen
             assert {n.change for n in side} == {"same"}
 
 
+def test_an_operation_of_no_class_is_drawn_on_one_side() -> None:
+    w, x = np.full((64, 32), 0.1, np.float32), np.ones((16, 64), np.float32)
+    request = replace(steps(50), own=Native())
+    found = explore(import_function(lambda w, x: jnp.tanh(x @ w), (w, x), frozen=0).graph, (), request)
+    candidate, rows = in_kernels(import_function(lambda w, x: jnp.sin(jnp.tanh(x @ w)), (w, x), frozen=0), found)
+    drawing = draw_regions(found.graph, candidate, rows, found, request.objective)
+    assert drawing is not None
+    assert [(n.op, n.change) for n in drawing.after][-2:] == [("tanh", "same"), ("sin", "only")]
+
+
 def test_the_drawing_has_a_box_for_each_kernel_of_the_table_where_images_are_laid_out_otherwise() -> None:
     rng = np.random.default_rng(0)
     p = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in
