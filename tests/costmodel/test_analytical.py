@@ -50,6 +50,18 @@ def test_labels_of_short_kernels_weigh_less() -> None:
     np.testing.assert_allclose(analytical.long_ones(REFERENCE_S * np.array([1.0, 3.0, 0.25])), [0.5, 0.75, 0.2])
 
 
+def test_a_fit_is_nearer_to_labels_of_more_weight() -> None:
+    """Of two equal kernels, one of which takes four times as long."""
+    made = table([1, 1])
+    made.counts[1], made.spread[1], made.repeat[1] = made.counts[0], made.spread[0], made.repeat[0]
+    labels = seconds(made, COEFFICIENTS) * np.array([1.0, 4.0])
+    short, long = (
+        float(seconds(made, analytical.fit(made, labels, weights, steps=100, start=COEFFICIENTS))[0])
+        for weights in (np.array([9.0, 1.0]), np.array([1.0, 9.0]))
+    )
+    assert short < 2.0 * labels[0] < long
+
+
 @pytest.mark.parametrize("feature", [0, BLOCKS[0], BLOCKS[1]])
 def test_a_fit_starts_from_least_squares(feature: int) -> None:
     """Of kernels with one feature: it takes their time, and what no kernel shows keeps about its default."""

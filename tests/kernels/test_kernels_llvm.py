@@ -177,6 +177,7 @@ def test_a_machine_without_avx512_is_the_same_processor_restricted() -> None:
     whole = host()
     with taken(without_avx512(own())):
         assert host() == restricted(whole, 256)
+    assert without_avx512(replace(own(), features=("avx2", "avx512f", "fma"))).features == ("avx2", "fma")
     with taken(replace(own(), cpu="another", features=("avx2", "f16c", "fma"))):
         assert (host().name, host().vector_bits) == ("another", 256), "LLVM knows this one alone"
 

@@ -401,6 +401,15 @@ def test_false_statements_over_small_integers_are_refuted(kind: str) -> None:
     assert superopt.verify(lambda x, y: x - y, lambda x, y: y - x, f"{kind}[n]", f"{kind}[n]").status == REFUTED
 
 
+def test_a_widened_sum_of_a_byte_and_a_position_is_not_tabulated() -> None:
+    def place(x: jax.Array) -> jax.Array:
+        return jnp.arange(x.shape[0]).astype(i8)
+
+    sides = (lambda x: (x + place(x)).astype(i32)), (lambda x: (place(x) + x).astype(i32))
+    found = proved_alone(make_statement("s", *sides, ("int8[n]",), {}))
+    assert found.proved, str(found)
+
+
 def test_one_crash_in_a_file_does_not_hide_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "two.py"
     file.write_text(
