@@ -402,6 +402,14 @@ def test_a_drawing_is_cut_into_bands_that_show_all_of_it() -> None:
     assert short.count('class="band"') == 1
 
 
+def test_an_input_is_drawn_right_above_the_first_kernel_that_reads_it() -> None:
+    boxes = boxes_of([drawn("input x", 0), drawn("exp", 1, 0), drawn("input y", 2), drawn("add", 3, 1, 2)])
+    text = svg(boxes, "before", set(), "drawing")
+    tops = [float(top) for top in re.findall(r"translate\(\d+ (\d+)\)", text)]
+    x, exp, y, _ = tops
+    assert x < exp == y
+
+
 def test_the_layout_keeps_operands_above_and_boxes_apart() -> None:
     edges = [(0, 2), (0, 3), (1, 3), (2, 4), (3, 4), (0, 5), (4, 5), (1, 5), (0, 6)]
     sizes = [(100.0, 30.0 + 10 * i) for i in range(7)]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewrites.language.direction import directions, reverse
-from rewrites.language.kinds import compares_positions
+from rewrites.language.kinds import agree, compares_positions
 from rewrites.language.parse import parse, parse_many
 from rewrites.language.show import equation, rule_key, show
 from rewrites.language.term import Rule, Term, term
@@ -24,6 +24,11 @@ from tests.support.rules_texts import MORE, WRONG
 
 TEXTS = parse_many(MORE, "texts:1") + parse_many(WRONG, "wrong:1")
 ALL = load() + TEXTS
+
+
+def test_operands_of_the_library_have_the_dtypes_that_their_functions_take() -> None:
+    for rule in load():
+        agree(rule)
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda r: r.name)
