@@ -62,6 +62,12 @@ def test_a_fit_is_nearer_to_labels_of_more_weight() -> None:
     assert short < 2.0 * labels[0] < long
 
 
+def test_a_fit_to_what_is_predicted_stays_where_it_starts() -> None:
+    made = table([2, 1, 3])
+    found = analytical.fit(made, seconds(made, COEFFICIENTS), steps=1, start=COEFFICIENTS)
+    assert (found.sharpness, found.sharing) == pytest.approx((COEFFICIENTS.sharpness, COEFFICIENTS.sharing), rel=0.03)
+
+
 @pytest.mark.parametrize("feature", [0, BLOCKS[0], BLOCKS[1]])
 def test_a_fit_starts_from_least_squares(feature: int) -> None:
     """Of kernels with one feature: it takes their time, and what no kernel shows keeps about its default."""

@@ -14,6 +14,7 @@ from jax import lax
 
 import superopt.equivalence.verdict as pair_verdict
 import verifier.rules.check as rules_check
+import verifier.rules.watch as rules_watch
 import verifier.statements.statement as statements
 import verifier.statements.watch as statement_watch
 from rewrites.language.named import Env
@@ -64,6 +65,18 @@ def test_a_false_proof_of_a_rule_is_a_defect(
     monkeypatch.setattr(rules_check, "prove", lying)
     with pytest.raises(ProverDefectError, match=DEFECT):
         check(rule, before=0)
+
+
+def test_finite_values_are_searched_for_beyond_the_first_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    def seen(_: Env, seed: int) -> Any:
+        seeds.append(seed)
+        return SimpleNamespace(tried=1, left={0} if len(seeds) <= rules_watch.LOOKS else set(), unlike=lambda _: False)
+
+    monkeypatch.setattr(rules_watch, "seen_at", seen)
+    assert rules_watch.vacuous(parse("r: A[n]\n  A + 0  ==  A"), domain("real"), 1) == ""
+    assert len(seeds) == rules_watch.LOOKS + 1
 
 
 def test_conditions_that_change_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
