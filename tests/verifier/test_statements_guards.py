@@ -145,10 +145,13 @@ def test_integers_that_rounding_decides_are_not_proved() -> None:
 
 @pytest.mark.parametrize("count", [SAMPLE, pytest.param(GUARDED, marks=pytest.mark.slow)])
 def test_planted_equalities_behind_guards_are_not_proved(count: int) -> None:
-    for number, case in enumerate(guarded(3, count)):
+    """The watch sees all but one in twenty, as `superopt bench --suite verifier` asks for."""
+    cases = list(guarded(3, count))
+    for case in cases:
         assert check_statement(case).status != PROVED, case.name
-        if number % 3 == 0:
-            assert seen_wrong(case), case.name
+    some = cases[::4]  # of each of the 21 kinds of guards as many; every third case is of seven kinds alone
+    unseen = [case.name for case in some if not seen_wrong(case)]
+    assert len(unseen) <= 0.05 * len(some), unseen
 
 
 @pytest.mark.parametrize("count", [LOOP_SAMPLE, pytest.param(LOOPS, marks=pytest.mark.slow)])
