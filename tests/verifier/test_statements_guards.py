@@ -22,7 +22,7 @@ from superopt.lab.corpora.statements.loops import loops
 from tests.support.sampling import one_in, sampled
 from verifier.rules.referee import UnansweredError, exported, referee
 from verifier.statements import statement as statements
-from verifier.statements.statement import check_statement, seen_wrong
+from verifier.statements.statement import check_statement, make_statement, seen_wrong
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, ValidityDomain
 
 SAMPLE, LOOP_SAMPLE = 2, 6
@@ -141,6 +141,14 @@ def test_a_comparison_that_always_has_one_answer_is_no_guard() -> None:
 def test_integers_that_rounding_decides_are_not_proved() -> None:
     found = superopt.verify(lambda x, y: jnp.where(x + y == x, 1, 2), lambda x, y: jnp.where(y == 0, 1, 2), "n", "n")
     assert found.status != PROVED
+
+
+def test_a_guard_opens_beside_ordinary_values_of_other_inputs() -> None:
+    """Where all inputs are as large as the threshold, both sides are 0; few entries meet one integer by chance."""
+    large = (lambda x, y: jnp.where(x > 5e6, jnp.exp(-jnp.abs(y)) * x, 0.0), lambda x, y: 0.0 * x, ("n k", "n k"))
+    equal = (lambda x, i: jnp.where(i == 70013, x, 0.0), lambda x, i: 0.0 * x, ("n", "int32[n]"))
+    for left, right, specs in (large, equal):
+        assert seen_wrong(make_statement("guarded", left, right, specs, {}))
 
 
 @pytest.mark.parametrize("count", [SAMPLE, pytest.param(GUARDED, marks=pytest.mark.slow)])

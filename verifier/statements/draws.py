@@ -18,6 +18,8 @@ from verifier.rules.refute import extremes, sizes_of
 
 _TOLD = 6
 """Most literals of a program near which inputs are drawn; the greatest are taken."""
+_ALONE = 4
+"""Most inputs of which each is at the literals alone, beside ordinary ones: one more draw each."""
 
 
 def literals(graphs: Iterable[Graph]) -> tuple[float, ...]:
@@ -46,14 +48,22 @@ def magnitudes(inputs: Sequence[Node], attempt: int) -> dict[str, np.ndarray]:
 def further_values(inputs: Sequence[Node], told: Sequence[float]) -> list[dict[str, np.ndarray]]:
     """Inputs by name: negative ones; ties of halves with rows of False; values near and beyond the literals.
 
+    Near the literals are all inputs at once, then each alone: what a guard lets through may need ordinary numbers.
+
     Args:
         inputs: input nodes of the functions.
         told: magnitudes of literals, see `literals`.
     """
     kinds = ["negative", "ties"] + (["beside", "beyond", "below", "far"] if told else [])
+    rows = [[kind] * len(inputs) for kind in kinds]
+    if told and len(inputs) > 1:
+        rows += [["at" if x is one else "ordinary" for x in inputs] for one in inputs[:_ALONE]]
     return [
-        {x["name"]: _drawn(x, kind, told, (number, place)) for place, x in enumerate(inputs)}
-        for number, kind in enumerate(kinds)
+        {
+            x["name"]: _drawn(x, kind, told, (number, place))
+            for place, (x, kind) in enumerate(zip(inputs, row, strict=True))
+        }
+        for number, row in enumerate(rows)
     ]
 
 
@@ -70,7 +80,12 @@ def _drawn(node: Node, kind: str, told: Sequence[float], seed: tuple[int, int]) 
         elif shape:
             made[:1] = False
         return made
-    if kind == "negative":
+    if kind == "ordinary":
+        made = 2.0 * rng.standard_normal(shape)
+    elif kind == "at":
+        most = np.full(shape, max(told)) + rng.integers(1, 5, shape)
+        made = np.where(rng.random(shape) < 0.5, rng.choice(np.array(told), shape), most)
+    elif kind == "negative":
         made = -rng.integers(1, 5, shape).astype(np.float64)
     elif kind == "ties":
         made = np.full(shape, 2.5) * rng.choice(np.array([1.0, 1.0, -1.0]), shape[:1] + (1,) * (len(shape) - 1))
