@@ -153,3 +153,10 @@ def test_rules_of_which_nothing_is_evaluated_say_nothing(monkeypatch: pytest.Mon
 def test_rules_of_large_numbers_are_proved() -> None:
     assert check(parse("large: A[*a]\n  sqrt(A - 100) * 2  ==  2 * sqrt(A - 100)")).proved
     assert check(parse("sum: A[*a]\n  log(A - 100) + log(A - 100) ==  2 * log(A - 100)")).proved
+
+
+def test_a_sum_over_nothing_is_a_number_in_rules_that_have_no_other_entries() -> None:
+    nothing = parse("r: A[*m z]  B[z *n]\n  dot(A, B, z)  ==  bcast(0, m, n)\n  if z == 0")
+    assert check(nothing).status == PROVED
+    never = parse("r: A[*m]  B[*m z]\n  sqrt(-1 - A * A) + sum(B, z)  ==  sqrt(-(1 + A * A)) + sum(B, z)")
+    assert check(never).status == UNKNOWN

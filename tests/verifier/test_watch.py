@@ -70,7 +70,8 @@ def test_a_false_proof_of_a_rule_is_a_defect(
 def test_finite_values_are_searched_for_beyond_the_first_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 
-    def seen(_: Env, seed: int) -> Any:
+    def seen(_: Env, seed: int, *, empty: bool) -> Any:
+        assert not empty
         seeds.append(seed)
         return SimpleNamespace(tried=1, left={0} if len(seeds) <= rules_watch.LOOKS else set(), unlike=lambda _: False)
 

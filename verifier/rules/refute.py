@@ -240,8 +240,11 @@ def _sides(made: Instance, values: Mapping[str, np.ndarray]) -> Iterator[tuple[A
     return zip(results[: len(made.lhs)], results[len(made.lhs) :], strict=True)
 
 
-def seen_at(env: Env, seed: int) -> Observations:
-    """Observations of the results of both sides on inputs of several magnitudes; none where an array is empty."""
+def seen_at(env: Env, seed: int, *, empty: bool = False) -> Observations:
+    """Observations of the results of both sides on inputs of several magnitudes; none where an array is empty.
+
+    With `empty`, inputs may be: a sum over nothing is a number.
+    """
     seen = Observations(range(len(env.rule.lhs)))
     try:
         made = at_env(env.rule, env, random.Random(seed))
@@ -249,7 +252,7 @@ def seen_at(env: Env, seed: int) -> Observations:
         return seen
     if not made.rhs or _work((*made.lhs, *made.rhs)) > LARGE:
         return seen
-    if any(0 in sizes_of(node) for node in (*made.inputs.values(), *made.lhs)):
+    if any(0 in sizes_of(node) for node in (*(() if empty else made.inputs.values()), *made.lhs)):
         return seen
     drawn = [_values(made, seed, n) for n in range(9)]  # integers stay in samples, so more than one has some
     for values in itertools.chain(drawn[:3], *map(samples, drawn[1::3])):
