@@ -279,6 +279,16 @@ def test_spills_are_counted_in_innermost_loops_only(tmp_path: Path) -> None:
     assert (spills, lines < 48) == (0, True)
 
 
+def test_spills_are_counted_once_for_each_of_many_loops_that_overlap():
+    """Ends of branches jump back across one another: the lines of all loops are as many as their number squared."""
+    count = 10_000
+    lines = [f".LBB{n}:" for n in range(count)]
+    lines += [f"\tjne .LBB{n}" if n % 100 else f"\tjne .LBB{n} # %xmm1 4-byte Spill" for n in range(count)]
+    spills, within = jit.inner_spills("\n".join(lines))
+    assert within == count * (count + 1)
+    assert spills == sum(n // 100 + 1 for n in range(count))
+
+
 @pytest.mark.parametrize(
     ("spills", "chosen", "tried"),
     [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from superopt.errors import InputError
-from superopt.ir.graph import Node, make_input, mk
+from superopt.ir.graph import Node, literal, make_input, mk
 from superopt.kernels.choose.defaults import default, default_trace
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import supported
@@ -83,3 +83,14 @@ def test_what_is_no_prefix_is_refused() -> None:
     for block in (0, 9):
         with pytest.raises(InputError, match=f"no blocks of {block}"):
             apply(prefix("cumsum", (9,), 0, False), [["split_prefix", "out0", 0, block]])
+
+
+@needs_code
+def test_a_loop_carries_no_prefix_under_guards_of_loops_inside_it() -> None:
+    """An axis of one element is split into eight: a guard, whose iterator has no value around the carrying loop."""
+    x = mk("pad", make_input("x", (1, 7)), literal(1.0, "float32"), padding_config=((0, 0, 0), (1, 0, 0)))
+    program = from_graph([mk("cummin", x, axis=1, reverse=False)])
+    steps = [["reorder", "out0", ["o1", "o0"]], ["split", "out0", "o0", [8]], ["vectorize", "out0", "o0_1"]]
+    inputs = values(program)
+    found = build(generate(apply(program, steps))).run(inputs, guard=True)["out0"]
+    np.testing.assert_array_equal(found, evaluate(program, inputs)["out0"])

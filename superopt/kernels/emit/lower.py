@@ -153,9 +153,11 @@ def prefixes(value: Expr, it: Symbol, scope: LoopScope, lanes: int = 0) -> Carri
         scope: facts around the loop.
         lanes: lanes of the vectors along the iterator, where it is the lane.
     """
+    known = {it, *scope.bound}
+    guarded = frozenset[Symbol]().union(*[guard.symbols for guard, _ in scope.guards])
     ready = [
         e for e in scope.reductions(value)
-        if direction(e, it) and all(s == it or s in scope.bound for s in e.symbols)
+        if direction(e, it) and known.issuperset(e.symbols) and (known.issuperset(guarded) or scope.inside(e))
         and not (ordered(e, scope) and (lanes or direction(e, it) < 0))
     ]  # fmt: skip
     if not ready:

@@ -20,6 +20,7 @@ import ctypes
 import ctypes.util
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -295,8 +296,8 @@ def inner_spills(listing: str) -> tuple[int, int]:
         if b < first_end:  # no loop begins at or after it and ends at or before
             inner.add((a, b))
         first_end = min(first_end, b)
-    within = [line for a, b in loops if (a, b) in inner for line in lines[a : b + 1]]
-    return sum(bool(_SPILL.search(line)) for line in within), len(within)
+    spills = [0, *itertools.accumulate(bool(_SPILL.search(line)) for line in lines)]  # of the lines before each
+    return sum([spills[b + 1] - spills[a] for a, b in inner]), sum([b + 1 - a for a, b in inner])
 
 
 # ---- disk
