@@ -21,12 +21,14 @@ from rewrites.egraph.perm import PERM_BITS
 from rewrites.grow.merge import merge_siblings
 from rewrites.grow.proof import ProvingEGraph
 from rewrites.grow.state import Growth, GrowthLimits, RuleCounts
-from rewrites.language.kinds import chooses_by_position
+from rewrites.language.kinds import chooses_by_position, rounds_products
 from rewrites.language.term import Rule
 from rewrites.match import sites
 from rewrites.match.likeness import names_once
 from rewrites.match.matching import matches, may_match
 from rewrites.match.space import Alternative, EGraphSpace, space_of
+from superopt.ir.scalar import HALVES
+from superopt.ir.types import FLOATS
 from superopt.machine.deadline import Deadline, Stopwatch
 
 LAWS = "rewrites/library/normal.py"
@@ -209,7 +211,7 @@ def _apply(run: Growth, rule: Rule, cls: int) -> None:
 
 def _rewrite(run: Growth, rule: Rule, cls: int) -> None:
     """Build the right sides of all matches at a class."""
-    for match in matches(rule, run.eg, cls << PERM_BITS, stats=run.stats):
+    for match in matches(rule, run.eg, cls << PERM_BITS, stats=run.stats, dtypes=_dtypes(rule)):
         run.tried += 1
         run.check_limits()
         roots = tuple([value for value, _ in match.roots])
@@ -230,7 +232,8 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
             continue
         run.check_limits()
         attrs = (("attrs", eg.attrs_of(node)), ("op", eg.op_of(node)), ("rule", rule.name))
-        for _ in matches(rule, _space_of(eg, cls, known[node]), cls << PERM_BITS, stats=run.stats):
+        space = _space_of(eg, cls, known[node])
+        for _ in matches(rule, space, cls << PERM_BITS, stats=run.stats, dtypes=_dtypes(rule)):
             run.stats.matches[rule.name] += 1  # the matcher counts only matches that are consumed to the end
             origin = Origin(rule.name, run.step, (cls << PERM_BITS,))
             eg.current_origin = origin
@@ -242,6 +245,11 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
             finally:
                 eg.current_origin = None
             break
+
+
+def _dtypes(rule: Rule) -> tuple[str, ...]:
+    """Float types in which growth applies a rule."""
+    return tuple([x for x in FLOATS if x not in HALVES]) if rule.fact(rounds_products) else tuple(FLOATS)
 
 
 def _within(classes: Sequence[int], some: Collection[int] | None) -> list[int]:

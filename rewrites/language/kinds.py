@@ -57,6 +57,16 @@ def chooses_by_position(rule: Rule) -> bool:
     return any(compares_positions(rule.kinds, bare(t)) for t in chosen)
 
 
+def rounds_products(rule: Rule) -> bool:
+    """Whether products of numbers that the left side only adds up are elements of a tensor on the right side.
+
+    A product of tensors of a half type adds exact products up in float32; as elements each is rounded first.
+    """
+    sums = [t for t in subterms(rule.rhs) if t.op in ("red", "fold") and t["kind"] == "sum"]
+    rounded = any(t.args[0].op == "ew" and t.args[0]["f"] == "mul" for t in sums)
+    return rounded and any(t.op in ("dot", "conv") for t in subterms(rule.lhs))
+
+
 def bare(t: Term) -> Term:
     """The operand of a broadcast, or the term itself."""
     return t.args[0] if t.op == "bcast" else t

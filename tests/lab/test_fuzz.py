@@ -120,6 +120,22 @@ def test_wrong_results_are_seen() -> None:
     assert judging._difference(exact, names["f"], args, [np.nextafter(right[0], np.float32(9)), right[1]], right)
 
 
+def test_a_product_too_small_for_half_precision_has_a_sign_in_float32() -> None:
+    """The reference rounds the product of an ONNX model to 0; a kernel that keeps float32 divides it by itself."""
+    values = (
+        (FuzzValue("x0", (4,), "float16"),),
+        (
+            FuzzValue("v0", (1,), "float16", "ReduceProd(x0) {}"),
+            FuzzValue("v1", (1,), "float16", 'LpNormalization(v0) {"axis": -1}'),
+        ),
+    )
+    case = FuzzCase(0, *values, ("v1",), kind="onnx")
+    args, zero, one = [np.full(4, 0.01, np.float16)], np.zeros(1, np.float16), np.ones(1, np.float16)
+    assert judging._difference(case, None, args, [one], [zero]) == ""
+    assert judging._difference(case, None, args, [20 * one], [zero])
+    assert judging._difference(replace(case, mode="exact"), None, args, [one], [zero])
+
+
 def test_a_process_that_ends_is_a_crash_and_survived(tmp_path: Path) -> None:
     killed = replace(CASE, lines=(FuzzValue("v0", (3,), "float32", "__import__('os')._exit(3)"),), outputs=("v0",))
     without = replace(CASE, lines=(FuzzValue("v0", (3,), "float32", "x0.no_such_name"),), outputs=("v0",))

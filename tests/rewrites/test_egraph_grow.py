@@ -29,6 +29,16 @@ def _ops(eg: EGraph, ref: int) -> set[str]:
 # ---- modes
 
 
+@pytest.mark.parametrize(("dtype", "applied"), [("float32", True), ("bfloat16", False), ("float16", False)])
+def test_products_of_half_types_are_not_rounded_before_they_are_added_up(dtype: str, applied: bool) -> None:
+    a, b = make_input("a", (3, 5), dtype), make_input("b", (3, 5), dtype)
+    numbers = (((1,), (1,)), ((0,), (0,)))
+    root = mk("dot_general", a, b, dimension_numbers=numbers, preferred_element_type=dtype)
+    rules = [by_name("sum-in-place-of-dot"), by_name("dot-unrolled")]
+    report = grow(import_graph(Graph((a, b), (root,))), rules)
+    assert [bool(report.rules[rule.name].unions) for rule in rules] == [applied, applied]
+
+
 def test_siblings_become_slices_of_oneproduct() -> None:
     x = make_input("x", (6, 4))
     outs = tuple(dense(x, f"w{i}", size) for i, size in enumerate((3, 5, 2)))

@@ -31,6 +31,7 @@ from superopt.ir.interp import evaluate
 from superopt.lab.fuzz.case import FuzzCase, from_dict
 from superopt.lab.fuzz.jax_programs import SCOPE
 from superopt.lab.fuzz.onnx_programs import original as onnx_original
+from superopt.lab.fuzz.onnx_programs import widened
 from superopt.make.trials import TrialPool
 from superopt.pipeline import optimizer
 from superopt.workshop.job import Event, Job
@@ -145,11 +146,14 @@ def _bad(a: np.ndarray, b: np.ndarray, case: FuzzCase, fn: Any, args: Sequence[A
 
 
 def _wide(case: FuzzCase, fn: Any, args: Sequence[Any], n: int) -> np.ndarray | None:
-    """An output with every float in float64, by the reference interpreter; None where it cannot be evaluated so."""
-    if case.kind != "jax":
-        return None
+    """An output with wider floats; None where it cannot be evaluated so.
 
+    Programs of JAX are evaluated in float64 by the reference interpreter, models of half types in float32 by ONNX's.
+    """
     try:
+        if case.kind == "onnx":
+            run = widened(case)
+            return None if run is None else np.asarray(run(*args)[n], np.float64)
         imported = import_function(fn, tuple(args))
         values = dict(zip((x["name"] for x in imported.graph.inputs), args, strict=False))
         return np.asarray(evaluate(imported.graph, values, wide=True)[n], np.float64)

@@ -11,6 +11,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,24 @@ def original(case: FuzzCase) -> tuple[Any, Callable[..., list[np.ndarray]]]:
         model = load_model(path)
     run = _runtime(proto) or ReferenceEvaluator(proto).run
     return model, lambda *args: [np.asarray(x) for x in run(None, dict(zip(names, args, strict=True)))]
+
+
+def widened(case: FuzzCase) -> Callable[..., list[np.ndarray]] | None:
+    """The program with float32 in place of float16, run by the reference; None where it names types or has no half."""
+    values = (*case.inputs, *case.lines)
+    if all(x.dtype != "float16" for x in values) or any('"to"' in x.code or "Quantize" in x.code for x in case.lines):
+        return None
+    inputs, lines = (tuple([_wide(x) for x in some]) for some in (case.inputs, case.lines))
+    run = ReferenceEvaluator(model_of(replace(case, inputs=inputs, lines=lines))).run
+    types = {x.name: x.dtype for x in inputs}
+    return lambda *args: [
+        np.asarray(x)
+        for x in run(None, {name: np.asarray(a, types[name]) for name, a in zip(types, args, strict=True)})
+    ]
+
+
+def _wide(x: FuzzValue) -> FuzzValue:
+    return replace(x, dtype="float32") if x.dtype == "float16" else x
 
 
 def _runtime(proto: Any) -> Callable[..., Any] | None:
