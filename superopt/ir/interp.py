@@ -172,14 +172,17 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 
 
 def _inverses(matrices: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the inverses of matrices along the last two axes; NaN where there is none, as far as float64 can tell."""
+    """Return the inverses of matrices along the last two axes; NaN where there is none, as far as float64 can tell.
+
+    A matrix with an entry that is no number has none: elimination leaves numbers in some entries of the result.
+    """
     try:
         inverses = np.linalg.inv(matrices)
     except np.linalg.LinAlgError:
         return np.full_like(matrices, np.nan) if matrices.ndim == 2 else np.stack([_inverses(x) for x in matrices])
     with np.errstate(all="ignore"):
         conditions = np.abs(matrices).sum(-2).max(-1, initial=0) * np.abs(inverses).sum(-2).max(-1, initial=0)
-        singular = conditions * np.finfo(np.float64).eps >= 1
+        singular = ~(conditions * np.finfo(np.float64).eps < 1)
     return np.where(singular[..., None, None], np.nan, inverses)
 
 

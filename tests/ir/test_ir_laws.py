@@ -290,6 +290,15 @@ def test_a_matrix_whose_singularity_is_rounded_away_has_no_inverse() -> None:
     np.testing.assert_allclose(found[1], [[1e9, 0.0], [0.0, 1e8]])
 
 
+def test_a_matrix_with_an_entry_that_is_no_number_has_no_inverse() -> None:
+    """Elimination leaves numbers in some entries, and a proof that assumes finite values would be held against them."""
+    given = np.array([[[np.nan, 1.0], [1.0, 2.0]], [[1.0, 0.0], [0.0, 2.0]]])
+    x = make_input("x", (2, 2, 2), "float64")
+    (found,) = evaluate([mk("inverse", x)], {"x": given}, wide=True)
+    assert np.isnan(found[0]).all()
+    np.testing.assert_allclose(found[1], [[1.0, 0.0], [0.0, 0.5]])
+
+
 @pytest.mark.parametrize("name", [name for name, f in SCALARS.items() if f.parity])
 def test_odd_and_even_functions_are(name: str) -> None:
     f, x = SCALARS[name], np.linspace(0.05, 0.95, 7)
