@@ -211,7 +211,7 @@ def _apply(run: Growth, rule: Rule, cls: int) -> None:
 
 def _rewrite(run: Growth, rule: Rule, cls: int) -> None:
     """Build the right sides of all matches at a class."""
-    for match in matches(rule, run.eg, cls << PERM_BITS, stats=run.stats, dtypes=_dtypes(rule)):
+    for match in matches(rule, run.eg, cls << PERM_BITS, stats=run.stats, dtypes=rule.fact(_dtypes)):
         run.tried += 1
         run.check_limits()
         roots = tuple([value for value, _ in match.roots])
@@ -233,7 +233,7 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
         run.check_limits()
         attrs = (("attrs", eg.attrs_of(node)), ("op", eg.op_of(node)), ("rule", rule.name))
         space = _space_of(eg, cls, known[node])
-        for _ in matches(rule, space, cls << PERM_BITS, stats=run.stats, dtypes=_dtypes(rule)):
+        for _ in matches(rule, space, cls << PERM_BITS, stats=run.stats, dtypes=rule.fact(_dtypes)):
             run.stats.matches[rule.name] += 1  # the matcher counts only matches that are consumed to the end
             origin = Origin(rule.name, run.step, (cls << PERM_BITS,))
             eg.current_origin = origin
@@ -249,7 +249,7 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
 
 def _dtypes(rule: Rule) -> tuple[str, ...]:
     """Float types in which growth applies a rule."""
-    return tuple([x for x in FLOATS if x not in HALVES]) if rule.fact(rounds_products) else tuple(FLOATS)
+    return tuple([x for x in FLOATS if x not in HALVES]) if rounds_products(rule) else FLOATS
 
 
 def _within(classes: Sequence[int], some: Collection[int] | None) -> list[int]:

@@ -314,12 +314,12 @@ class _Exploring:
     ) -> GrowthReport:
         """Grow the e-graph; without a clock, by as many matches on every machine."""
         enodes = GrowthLimits().enodes + self.imported  # a program of 20,000 nodes may grow, too
-        if not deadline.is_timed:
-            used = sum(count.matches for report in self.growth for count in report.rules.values())
-            matches = max(_MATCHES - used, _LATER_MATCHES)
-            limits = GrowthLimits(enodes=enodes, iterations=passes, matches=matches)
-            return grow(self.eg, rules, limits, near, deadline)
-        return grow(self.eg, rules, GrowthLimits(enodes=enodes, iterations=passes), near, deadline.at_least(1e-2))
+        limits = GrowthLimits(enodes=enodes, iterations=passes)
+        if deadline.is_timed:
+            return grow(self.eg, rules, limits, near, deadline.at_least(1e-2))
+        used = sum(count.matches for report in self.growth for count in report.rules.values())
+        limits = replace(limits, matches=max(_MATCHES - used, _LATER_MATCHES))
+        return grow(self.eg, rules, limits, near, deadline)
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""
